@@ -35,7 +35,7 @@ from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates, given_or
-from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
+from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, require_common, run_of
 from engine.run_store import require_store, run_root
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
@@ -217,7 +217,7 @@ def main(
     budget = TimeBudget(written.hours, written.evaluate_every, parts.clock)  # the time of hours= begins here
     ranks = processes.start(written.device, written.timeout_minutes)
     log = ranks.log
-    ranks.once_per_node(lambda: require_output(written.resume, written.output))
+    require_output(written.resume, written.output, ranks)
 
     # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights. `cfg` has
     # the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
@@ -297,7 +297,7 @@ def main(
     # The run folder, and what saves to it.
     ranks.once_per_node(lambda: require_space(origin.folder or run_root(cfg.output), updater))
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
-    val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
+    val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
     log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
@@ -389,13 +389,20 @@ def weights_of_run(weights: str, output: str) -> str:
     return weights
 
 
-def require_output(resumed: bool | str, output: str) -> None:
-    """Raises ConfigError if the run folder cannot be written: before the data are read, which may take minutes."""
-    if not isinstance(resumed, str):
-        require_writable(f"output={output}", run_root(output))
-        require_store(output)
-    elif os.path.isdir(resumed):
-        require_writable(f"resume={resumed}", resumed)
+def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
+    """Raises ConfigError if the run folder cannot be written, or is another one on another node: before the data are read,
+    which may take minutes."""
+
+    def check() -> None:
+        if not isinstance(resumed, str):
+            require_writable(f"output={output}", run_root(output))
+            require_store(output)
+        elif os.path.isdir(resumed):
+            require_writable(f"resume={resumed}", resumed)
+
+    ranks.once_per_node(check)
+    is_folder = isinstance(resumed, str) and os.path.isdir(resumed)
+    require_common(Path(resumed) if is_folder else run_root(output), ranks)
 
 
 def sizes_of_phases(cfg: Config) -> dict[str, int]:

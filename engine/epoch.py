@@ -212,13 +212,12 @@ def epoch_progress(
     The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
     `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
     """
-    writes = run is not None and run.keeps_log
     begun = meter.batches
-    with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
+    with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", run is not None, begun) as bar:
         batches: Iterable = bar
-        if writes and epoch == 0:
+        if run and epoch == 0:
             batches = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
-        if writes and profile_steps:
+        if run and profile_steps:
             path = run.folder / f"profile_epoch_{epoch + 1:04}.json.gz"
             batches = profiled(batches, profile_steps, path, bar.write)
 

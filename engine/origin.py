@@ -168,7 +168,7 @@ class Origin:
         if not self.last:
             return State(), None
         state, meter = State(**self.saved["state"]), self.saved["meter"]
-        if self.ranks.is_node_main and not (self.folder / "best.pt").exists():
+        if self.ranks.is_main and not (self.folder / "best.pt").exists():
             resume.restore_best(self.folder, self.last, state.best_epoch)
         self.last = None
         return state, meter

@@ -1,31 +1,34 @@
 """Finding the run to resume, on one node or several."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import last_start, run_id
-from engine.run_folder import date_and_number, near_run, newest_of, run_of, runs
+from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
 from engine.run_store import fetch_run, is_store, run_root
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
-from utils.mirror import shown
-from utils.processes import Ranks, copy_files
+from utils.mirror import address_of_run, shown
+from utils.processes import Ranks
 from utils.script import command_line
 
+# Seconds before each look for a run. A node may have uploaded what it had more than the bucket, and disks have caches.
+PAUSES = (0, 1, 5)
 
-@dataclass(frozen=True, order=True)
-class Progress:
-    """How far a run folder is. Runs are sorted by it: of several, the largest is the newest one with the most progress."""
 
-    date: str
-    number: int  # of the runs of that date
+class Progress(NamedTuple):
+    """How far a run folder is."""
+
+    name: str  # of the folder
     epochs: int  # done; -1 without last.pt
     batches: int  # done in the current epoch
-    name: str  # of the folder
+
+    def __str__(self) -> str:
+        return f"{self.name} after epoch {self.epochs} and {self.batches} batches"
 
     @property
     def has_checkpoint(self) -> bool:
@@ -44,28 +47,26 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
     """Finds the run to resume.
 
     `resume`: True for the newest run of that name, or a folder or the name of a run. False for a new run, unless torchrun has
-    restarted this one. Without a common disk, the last.pt of the node with the most progress is copied to the others.
+    restarted this one. Raises ConfigError if the nodes find different runs.
     """
     loaded: dict[Path, dict] = {}  # by this process already: the contents of last.pt by folder
-    answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name, loaded)))
-    if not any(answers):
+    for pause in PAUSES:
+        time.sleep(pause)
+        answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name, loaded)))
+        if len(set(answers)) == 1:
+            break
+    else:
+        states = ", ".join(str(answer or "none") for answer in answers)
+        raise ConfigError(f"the nodes find different states of a run ({states}): {COMMON}")
+    if not answers[0]:
         if isinstance(resume, str):
             refuse_missing(resume, output)
         if resume:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return Found()
-    newest = max(answer for answer in answers if answer)
     folder = run_here(resume, output, name, fetch=False)
-    if folder is None or folder.name != newest.name:  # it is on another node
-        named = folder_of(resume) if isinstance(resume, str) else Path(newest.name)
-        folder = named if len(named.parts) > 1 else run_root(output) / newest.name
-    if not newest.has_checkpoint:
+    if not answers[0].has_checkpoint:
         return Found(folder)
-    missing = ranks.is_node_main and answers[ranks.rank] != newest
-    if any(ranks.gather(missing)):
-        # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
-        copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
-        loaded.clear()
     return Found(folder, loaded.get(folder) or checkpoint.load(folder / "last.pt", "resuming"))
 
 
@@ -131,8 +132,8 @@ def refuse_missing(resume: str, output: str) -> None:
 
 
 def _fetch_named(resume: str, output: str) -> None:
-    """Fetches the run that resume= names, by its address, or by its name in an output= that is an address."""
-    address = resume.rstrip("/").removesuffix("/last.pt")
+    """Fetches the run that resume= names, by its address, by its folder here, or by its name in an output= that is an address."""
+    address = (address_of_run(resume) or resume).rstrip("/").removesuffix("/last.pt")
     if is_store(address):
         above, _, name = address.rpartition("/")
         fetch_run(above, lambda folders: next((folder for folder in folders if folder.name == name), None))
@@ -153,8 +154,7 @@ def _progress(folder: Path, loaded: dict[Path, dict]) -> Progress:
         loaded[folder] = checkpoint.load(folder / "last.pt", "resuming")
         saved = loaded[folder]["resume"]
         epochs, batches = State(**saved["state"]).epoch, saved["meter"]["batches"]
-    date, number = date_and_number(folder)
-    return Progress(date, number, epochs, batches, folder.name)
+    return Progress(folder.name, epochs, batches)
 
 
 def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int | None) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,10 +24,13 @@ from engine.environment import changes_of_code, changes_of_rounding, environment
 from engine.run_lock import check_folder, lock
 from engine.run_store import Uploads, run_root
 from utils import checkpoint, files
+from utils.config import ConfigError
+from utils.mirror import address_of_run
 from utils.processes import Ranks
 from utils.remote import FetchError
 from utils.text import brief
 
+COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 CURVES_EVERY = 60  # seconds between two updates of curves.png
 ONLY_LAST = (
     "code",
@@ -37,21 +41,46 @@ ONLY_LAST = (
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
 
-    It sorts after all runs of that name on all nodes, so its date is not before theirs, even if the clock was set back. With
-    `ranks`, rank 0 makes the folder.
+    It sorts after all runs of that name, so its date is not before theirs, even if the clock was set back. With `ranks`, rank 0
+    makes the folder.
     """
-    ranks, output, today = ranks or Ranks(), run_root(output), time.strftime("%Y-%m-%d")
-    newest = max(ranks.gather(max(map(date_and_number, runs(output, name)), default=("", 0))))
-    today, used = max((today, 0), newest)
+    output = run_root(output)
 
     def make() -> Path:
+        newest = max(map(date_and_number, runs(output, name)), default=("", 0))
+        today, used = max((time.strftime("%Y-%m-%d"), 0), newest)
         output.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(used + 1):
             with suppress(FileExistsError):  # another process has just made it
                 (output / f"{name}-{today}-{number}").mkdir()
                 return output / f"{name}-{today}-{number}"
 
-    return output / ranks.on_main(make).name
+    return output / (ranks or Ranks()).on_main(make).name
+
+
+def require_common(folder: Path, ranks: Ranks) -> None:
+    """Raises ConfigError, before the data are read, if the nodes do not all see the folder of the runs.
+
+    A folder that stands for a bucket may be a different one on each node."""
+    if len(ranks.node_ranks) == ranks.world_size or address_of_run(str(folder)):
+        return
+
+    def make() -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f".common-{secrets.token_hex(8)}"  # a new name, which no cache of a network disk knows
+        (folder / name).touch()
+        return name
+
+    def check() -> None:
+        if not (folder / name).exists():
+            raise ConfigError(f"{folder.absolute()} on {socket.gethostname()} is not the folder of rank 0: {COMMON}")
+
+    name = ranks.on_main(make)
+    try:
+        ranks.once_per_node(check)
+    finally:
+        if ranks.is_main:
+            (folder / name).unlink()
 
 
 def check_name(name: str) -> None:
@@ -120,7 +149,7 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. None: another node writes the log. `run_id`: see `environment.run_id`. `facts`:
+    it has neither gaps nor repeated epochs. `run_id`: see `environment.run_id`. `facts`:
     more entries of environment.json. `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
 
     TensorBoard and curves are only for looking at: a full disk is a warning there, and TensorBoard misses some points.
@@ -133,17 +162,16 @@ class Run:
         *,
         device: torch.device | str = "cpu",
         marks: Mapping[str, int] | None = None,
-        rows: Sequence[Mapping[str, Any]] | None = (),
+        rows: Sequence[Mapping[str, Any]] = (),
         run_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
     ):
-        self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
-        self.keeps_log = rows is not None
+        self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows)
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
-        self._uploads: Uploads | None = None  # of the process that writes the log
+        self._uploads: Uploads | None = None
         self._open()
 
     def _open(self) -> None:
@@ -155,17 +183,16 @@ class Run:
         before = last_start(self.folder)
         history = {key: value for key, value in before.items() if key not in (*ONLY_LAST, "earlier_starts")}
         earlier = [*before.get("earlier_starts", []), *[history] * bool(history)]
-        if self.keeps_log and (changes := changes_of_rounding(before, self.start)):
+        if changes := changes_of_rounding(before, self.start):
             print(
                 f"note: {changes} since the last start of this run: it continues equal up to rounding, not bit-identical"
             )
-        if self.keeps_log and (changes := changes_of_code(before, self.start)):
+        if changes := changes_of_code(before, self.start):
             print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
         _write_json(self.folder / "config.json", self.config)
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
-        if self.keeps_log:
-            self._write_log()
-            self._uploads = self._uploads or Uploads(self.folder)
+        self._write_log()
+        self._uploads = self._uploads or Uploads(self.folder)
 
     def check_folder(self) -> None:
         """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
@@ -302,20 +329,13 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def open_run(folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int) -> Run | None:
-    """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
-
-    Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
-    the checkpoints in a folder of the same name.
-    """
+    """Opens a run folder and returns the Run on rank 0, which writes to it. For the arguments see `Run`."""
     run = None
     facts = {"processes": ranks.world_size, "training_images": training_images}
 
-    def opened(rows: tuple | None) -> str:
+    def opened() -> None:
         nonlocal run
         run = Run(folder, config, device=ranks.device, marks=marks, rows=rows, run_id=run_id(), facts=facts)
-        return run.id
 
-    first = ranks.on_main(lambda: opened(rows))
-    if ranks.is_node_main and not ranks.is_main and last_start(folder).get("id") != first:
-        opened(None)
+    ranks.on_main(opened)  # an error ends the other ranks, too
     return run

@@ -36,26 +36,27 @@ def run_root(output: str | Path) -> Path:
 
 
 def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -> None:
-    """Fetches a run from the bucket, if `output` is one: that which `newest` chooses from all run folders.
+    """Makes a run the same here and in the bucket, if `output` is one: that which `newest` chooses from all run folders.
 
-    All of them become folders here, so that the numbers of runs go on. A run that has more progress here stays as it is."""
+    It is fetched, or uploaded if it has more progress here: its last upload was cut off, and other nodes need it. All runs
+    become folders here, so that their numbers go on."""
     if not is_store(output):
         return
     root, listed = run_root(output), storage_of(str(output)).folder(str(output), missing_is_empty=True)
-    names = {Path(name).parts[0] for name in listed if "/" in name}
-    for name in names:
+    for name in {Path(name).parts[0] for name in listed if "/" in name}:
         (root / name).mkdir(parents=True, exist_ok=True)
-    run = newest([root / name for name in names])
+    run = newest([path for path in root.glob("*") if path.is_dir()])
     if run is None:
         return
     files = {Path(name).name: item for name, item in listed.items() if Path(name).parent == Path(run.name)}
-    if LAST not in files and "environment.json" not in files:
-        return
-    if LAST in files and (run / LAST).exists() and _is_behind(files[LAST], run / LAST):
-        return
-    for name in sorted(files, key=lambda name: (name == LAST, name)):  # last.pt last: it refers to best.pt
-        if not name.startswith(("epoch_", ".")):
-            _fetch(files[name], run / name)
+    here, there = _progress(run / LAST), _progress_there(files.get(LAST), run)
+    if here > there or not files:
+        for name in filter(lambda name: (run / name).exists(), (*FIRST, LAST)):
+            storage_of(str(output)).write(run / name, f"{mirror.address_of_run(str(run))}/{name}")
+    elif here < there or (there < 0 and "environment.json" in files):
+        for name in sorted(files, key=lambda name: (name == LAST, name)):  # last.pt last: it refers to best.pt
+            if not name.startswith(("epoch_", ".")):
+                _fetch(files[name], run / name)
 
 
 def _fetch(item: Item, path: Path) -> None:
@@ -63,18 +64,20 @@ def _fetch(item: Item, path: Path) -> None:
         storage_of(item.address).copy(item, file)
 
 
-def _is_behind(item: Item, here: Path) -> bool:
-    """Whether a last.pt in the bucket has no more progress than the one that is here: its last upload was cut off."""
-    there = here.with_name(f".{LAST}-{os.getpid()}")
+def _progress_there(item: Item | None, run: Path) -> int:
+    """Returns the number of steps of the last.pt in the bucket, -1 if there is none."""
+    if item is None:
+        return -1
+    copy = run / f".{LAST}-{os.getpid()}"
     try:
-        _fetch(item, there)
-        return _progress(there) <= _progress(here)
+        _fetch(item, copy)
+        return _progress(copy)
     finally:
-        there.unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
 
 
 def _progress(path: Path) -> int:
-    """Returns the number of steps of a last.pt, -1 for one that is damaged."""
+    """Returns the number of steps of a last.pt, -1 for one that is missing or damaged."""
     try:
         return checkpoint.load(path)["step"]
     except (CheckpointError, LookupError):

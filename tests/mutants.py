@@ -716,6 +716,41 @@ MUTANTS = [
         "LEAST",
         "test_groups",
     ),
+    Mutant(
+        "objectness learns that there is no object of an unknown class",
+        "nets.losses:_objectness_loss",
+        "(~known, known)",
+        "(known, ~known)",
+        "test_unknown_classes",
+    ),
+    Mutant(
+        "the class of a box is not known at its own anchor points",
+        "nets.losses:YOLOv9Criterion.__call__",
+        "flat.gather(1, place) | positive",
+        "flat.gather(1, place) & positive",
+        "test_unknown_classes",
+    ),
+    Mutant(
+        "an open region keeps its size in an image that is read smaller",
+        "datasets.dataset:DetectionDataset.read",
+        "moved(self.annotations.unknown_of(index), np.eye(2, 3) / (reduction or 1))",
+        "self.annotations.unknown_of(index)",
+        "test_unknown",
+    ),
+    Mutant(
+        "open regions of an image are for the classes of all of them",
+        "datasets.store:Annotations.unknown_of",
+        "classes[place.ravel(), self.labels[rows]]",
+        "classes[:, self.labels[rows]]",
+        "test_unknown",
+    ),
+    Mutant(
+        "what is verified to be there counts as labeled",
+        "datasets.formats.tables:_add_verified",
+        "float(row[confidence]) == 0",
+        "True",
+        "test_incomplete",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -13,11 +14,15 @@ import torch
 from buckets import tar_of, upload
 from painted import drawn
 from small import log_of
-from test_nodes import IMAGES, LONG, ROOT, Node, assert_undisturbed, torchrun
+from test_nodes import IMAGES, LONG, ROOT, Node, assert_undisturbed, rendezvous, torchrun
 
+from benchmarks import buckets as buckets_benchmark
+from benchmarks import table
 from benchmarks.s3_server import S3Server
 from engine import run_store
-from utils import checkpoint
+from tests.stress.torture import free_port
+from utils import checkpoint, mirror, remote
+from utils.remote import FetchError
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("moto", reason="pip install moto[server] s3fs")
@@ -75,18 +80,32 @@ def test_the_bits_are_those_of_a_folder(bucket, images, undisturbed, tmp_path, p
     shutil.rmtree(one.folder / "images")
     one.start().end(0)
     assert_undisturbed(one.run, undisturbed[processes])
-    for file in one.run.iterdir():  # no key is kept
+    for file in filter(Path.is_file, one.folder.rglob("*")):  # no key is kept, also not in the cache and the output
         assert b"test-secret" not in file.read_bytes() and b"AKIATESTKEY" not in file.read_bytes()
     assert "test-secret" not in one.out + one.err
 
 
-def progress_in_bucket(files):
+def progress_in_bucket(files, folder="data/runs"):
     """Returns (epochs, batches) of the newest last.pt in the bucket, (-1, -1) without any."""
-    found = [path for path in files.find("data/runs") if path.endswith("/last.pt")]
+    found = [path for path in files.find(folder) if path.endswith("/last.pt")]
     if not found:
         return -1, -1
     saved = torch.load(io.BytesIO(files.cat_file(max(found))), weights_only=True)["resume"]
     return len(saved["state"]["rows"]), saved["meter"]["batches"]
+
+
+def wait_for_progress(files, folder, before, running):
+    """Waits until a last.pt with more progress than `before`, within the run, is in the bucket."""
+    end = time.monotonic() + LONG
+    while not max(before, (0, 0)) < progress_in_bucket(files, folder) < (3, 0):
+        assert running.process.poll() is None and time.monotonic() < end, running.tail()
+        time.sleep(0.1)
+
+
+def staged(one, runs="runs"):
+    """The only folder in the cache of a node that stands for a run in the bucket."""
+    (folder,) = (one.folder / "cache" / "remote" / "runs+s3" / "data" / runs).iterdir()
+    return folder
 
 
 @pytest.mark.parametrize(("before", "after"), ((1, 1), (2, 1), (1, 2)))
@@ -97,17 +116,14 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
     if files.exists("data/runs"):
         files.rm("data/runs", recursive=True)
     one = node(tmp_path / "one", before, images, bucket, output=RUNS, **SET).start()
-    end = time.monotonic() + LONG
-    while not (0, 0) < progress_in_bucket(files) < (3, 0):
-        assert one.process.poll() is None and time.monotonic() < end, one.tail()
-        time.sleep(0.1)
+    wait_for_progress(files, "data/runs", (0, 0), one)
     one.kill()
     at = progress_in_bucket(files)
     two = node(tmp_path / "two", after, images, bucket, output=RUNS, resume="true", **SET)
     shutil.rmtree(two.folder / "images")
     two.start().end(0)
     assert "resuming" in two.out and (0, 0) < at < (3, 0)
-    folder = next((two.folder / "cache" / "remote" / "runs+s3" / "data" / "runs").iterdir())
+    folder = staged(two)
     if before == after:
         assert_undisturbed(folder, undisturbed[before])
     losses = [[float(row["loss"]) for row in log_of(one)] for one in (folder, undisturbed[before])]
@@ -117,6 +133,59 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
             assert ours == pytest.approx(theirs, rel=3e-7)  # another number of processes rounds otherwise
     there = max(path for path in files.find("data/runs") if path.endswith("/last.pt"))
     assert files.cat_file(there) == (folder / "last.pt").read_bytes()
+
+
+def test_two_nodes_need_no_common_disk(bucket, images, undisturbed, tmp_path):
+    """The node of rank 0 is killed, so that its last saves are not in the bucket, or it loses its disk, too."""
+    files, port = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), free_port()
+    nodes = []
+    for address in ("127.0.0.1", "127.0.0.2"):
+        command = rendezvous("127.0.0.1", address, port, output="s3://data/nodes", resume="true", **SET)
+        (tmp_path / address).mkdir()
+        nodes.append(
+            Node(tmp_path / address / "node", images, command, {**bucket, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        )
+    main, other = nodes
+    try:
+        for loses_disk in (False, True):
+            main.start(), other.start()
+            before = progress_in_bucket(files, "data/nodes")
+            wait_for_progress(files, "data/nodes", before, main)
+            main.kill(), other.kill()
+            if loses_disk:
+                shutil.rmtree(main.folder / "cache")
+        main.start(), other.start()
+        main.end(0), other.end(0)
+    finally:
+        main.kill(), other.kill()
+    assert "resuming" in main.out
+    assert_undisturbed(staged(main, "nodes"), undisturbed[2])
+
+
+@pytest.fixture
+def no_pauses(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PAUSES", (0,))
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_what_s3_refuses_is_named_with_its_address():
+    for work in (mirror.local, run_store.require_store):
+        with pytest.raises(FetchError, match="s3://wrong/set"):
+            work("s3://wrong/set")
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_an_object_of_s3_that_changes_is_noticed():
+    """By its MD5, without a second request."""
+    address, storage = "s3://data/changes/a.txt", remote.storage_of("s3://data")
+    storage.files.pipe_file(address, b"old")
+    item = storage.file(address)
+    assert storage.read(item) == b"old"
+    for contents in (b"new", b"longer", b"", b"s"):
+        storage.files.pipe_file(address, contents)
+        with pytest.raises(FetchError, match=address):
+            storage.read(item)
 
 
 WRITER = """
@@ -157,3 +226,10 @@ def test_uploads_that_are_killed_20_times_always_leave_a_checkpoint_to_resume_fr
         last, best = (checkpoint.load(folder / name)["step"] for name in ("last.pt", "best.pt"))
         assert best >= last > step
         step = last
+
+
+@pytest.mark.parametrize("source", ("files", "tar"))
+def test_the_benchmark_of_buckets_adds_a_row(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    buckets_benchmark.main(buckets_benchmark.Config(images=20, latency=0, batch_size=4, batches=2, source=source))
+    assert f"| {source} | 20 |" in (tmp_path / "buckets.md").read_text()

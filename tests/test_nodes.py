@@ -1,7 +1,7 @@
 """Runs on several nodes: one that dies and comes back, a cut cable, nodes that were started differently, failing and slow ranks.
 
-A node is a torchrun with its own folder, images, cache and mostly its own output, all on this computer. Steps take 0.2 s
-each, most of it asleep, so that kills hit the middle of an epoch. Needs Linux: processes of a node are found under /proc.
+A node is a torchrun with its own folder, images and cache, and a common output, all on this computer. Steps take 0.2 s each,
+most of it asleep, so that kills hit the middle of an epoch. Needs Linux: processes of a node are found under /proc.
 """
 
 import contextlib
@@ -214,11 +214,11 @@ def rendezvous(host, address, port, restarts=3, conf="", **changes):
 
 
 @pytest.fixture
-def pair(make):
+def pair(make, tmp_path):
     """`pair(host, guest)` -> two nodes with these addresses on the loopback device; the host keeps the rendezvous."""
 
     def make_pair(host="127.0.0.1", guest="127.0.0.2", different=None, **changes):
-        port = torture.free_port()
+        port, changes = torture.free_port(), {"output": tmp_path / "common", **changes}
         commands = [rendezvous(host, host, port, **changes)]
         commands += [rendezvous(host, guest, port, **{**changes, **(different or {})})]
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -237,13 +237,6 @@ def assert_resumed_in_the_middle(main):
     assert found and all(0 < int(epoch) < 3 and int(batches) > 0 for epoch, batches in found), main.tail()
 
 
-def assert_both_keep(main, other, undisturbed):
-    """Both nodes have the checkpoints of the undisturbed run, in folders of one name; only rank 0 has a log."""
-    assert_undisturbed(main.run, undisturbed)
-    assert_undisturbed(other.run, undisturbed, ("last.pt", "best.pt"))
-    assert main.run.name == other.run.name and not (other.run / "log.csv").exists()
-
-
 def in_one_word(node, *words):
     """The command of a node without the constants of its training, and with other words."""
     return [*node.command[: node.command.index("script.py") + 1], *words]
@@ -259,45 +252,47 @@ def test_a_killed_run_of_two_processes_resumes_in_one_word(make, undisturbed):
     assert_undisturbed(node.run, undisturbed)
 
 
-def test_nodes_without_a_common_disk_resume_in_one_word_with_the_constants_of_each(pair, undisturbed):
-    main, other = pair(different={"workers": 1})
+def test_two_nodes_resume_in_one_word(pair, undisturbed):
+    main, other = pair()
     main.start(), other.start()
     main.wait_for_the_middle()
     for node in (main, other):
         node.kill()
-        node.command = in_one_word(node, "resume=true", "name=small", "output=output")
+        node.command = in_one_word(node, "resume=true", "name=small", f"output={node.run.parent}")
     main.start(), other.start()
     main.end(0), other.end(0)
     assert_resumed_in_the_middle(main)
-    assert_both_keep(main, other, undisturbed)
-    workers = [json.loads((node.run / "config.json").read_text())["workers"] for node in (main, other)]
-    assert workers == [0, 1]
+    assert_undisturbed(main.run, undisturbed)
 
 
-@pytest.mark.parametrize("dies", ["rank 0 and its disk", "both, which share a disk"])
-def test_a_node_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, tmp_path, dies):
-    shared_disk = "share" in dies
-    if shared_disk:
-        host, guest = main, other = pair(output=tmp_path / "common")
+@pytest.mark.parametrize("dies", ["rank 0", "both"])
+def test_a_node_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, dies):
+    if dies == "both":
+        host, guest = main, _ = pair()
     else:  # a node that dies must not be the host of the rendezvous, unless all are started again
-        host, guest = other, main = pair("127.0.0.2", "127.0.0.1")
+        host, guest = _, main = pair("127.0.0.2", "127.0.0.1")
     host.start(), guest.start()
     main.wait_for_the_middle()
-    dead = [host, guest] if shared_disk else [guest]
+    dead = [host, guest] if dies == "both" else [guest]
     for node in dead:
         node.kill()
-    if not shared_disk:
-        shutil.rmtree(guest.folder / "output")
     for node in dead:
         node.start()
     host.end(0), guest.end(0)
     assert_resumed_in_the_middle(main)
-    if shared_disk:
-        assert_undisturbed(main.run, undisturbed)  # the only run folder
+    assert_undisturbed(main.run, undisturbed)  # the only run folder
+    if dies == "both":
         starts = json.loads((main.run / "environment.json").read_text())["earlier_starts"]
         assert len(starts) == 1  # only one of the two nodes wrote there each time
-    else:
-        assert_both_keep(main, other, undisturbed)
+
+
+def test_nodes_without_a_common_disk_are_refused(pair):
+    host, guest = pair(restarts=0, output="output", timeout_minutes=10)
+    host.start(), guest.start()
+    assert host.end() != 0 and guest.end() != 0
+    assert f"{guest.folder}/output" in guest.err and "output=s3://" in guest.err, guest.tail()
+    for node in (host, guest):
+        assert not list(node.folder.glob("output/*"))
 
 
 class Cable:
@@ -354,10 +349,10 @@ def cable():
         cable.remove()
 
 
-def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, make, undisturbed):
+def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, make, undisturbed, tmp_path):
     port, made = torture.free_port(), []
     for end, address in cable.ends.items():
-        command = rendezvous(cable.ends["host"], address, port, conf=",read_timeout=600")
+        command = rendezvous(cable.ends["host"], address, port, conf=",read_timeout=600", output=tmp_path / "common")
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": cable.name(end)}
         made.append(make(end, ["ip", "netns", "exec", cable.name(end), *command], env).start())
     host, guest = made
@@ -370,7 +365,7 @@ def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, 
     cable.link("up")
     host.end(0), guest.end(0)
     assert_resumed_in_the_middle(host)
-    assert_both_keep(host, guest, undisturbed)
+    assert_undisturbed(host.run, undisturbed)
 
 
 def change_a_box(node):
@@ -402,7 +397,7 @@ def test_nodes_that_were_started_differently_report_the_differences(pair):
             assert name in message, node.tail()
         for name in ("validation data:", "learning_rate:"):
             assert name not in message
-        assert not (node.folder / "output").exists()
+        assert not list((node.folder.parent / "common").iterdir())
     assert time.monotonic() - begin < 100  # starting four processes; no rank waits for the time-out
 
 

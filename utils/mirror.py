@@ -373,20 +373,30 @@ def _object(item: Item) -> Path:
 
 
 def _key(path: str) -> str:
-    return os.path.relpath(path, _root()).replace(os.sep, "/")
+    return path[len(_root()) + 1 :].replace(os.sep, "/")
 
 
 def _table() -> sqlite3.Connection:
     """Returns the table of what the files stand for, which each thread of a process opens once."""
-    owner = os.getpid(), _root()  # a forked process may not use the connection of its parent
-    if getattr(_opened, "owner", None) == owner:
+    path = os.path.join(_root(), "files-1.sqlite")
+    if getattr(_opened, "owner", None) == _owner(path):
         return _opened.table
-    connection = sqlite3.connect(make_cache_folder(FOLDER) / "files-1.sqlite", timeout=60)
+    make_cache_folder(FOLDER)
+    connection = sqlite3.connect(path, timeout=60)
     connection.execute(
         "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, address, version, size, start) WITHOUT ROWID"
     )
-    _opened.owner, _opened.table = owner, connection
+    _opened.owner, _opened.table = _owner(path), connection
     return connection
+
+
+def _owner(path: str) -> tuple[int, ...]:
+    """Returns what a connection to the table is for: a process, because a forked one may not use that of its parent, and a
+    file, because the user may delete the folder at any time."""
+    with suppress(FileNotFoundError):
+        status = os.stat(path)
+        return os.getpid(), status.st_dev, status.st_ino
+    return (os.getpid(),)
 
 
 def _rows(folder: str) -> dict[str, Row]:

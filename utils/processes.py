@@ -5,20 +5,16 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from utils.files import atomic_write
 from utils.signals import StopSignal, end_at_once
-
-CHUNK = 64 * 2**20  # bytes per broadcast of a file
 
 T = TypeVar("T")
 
@@ -47,11 +43,6 @@ class Ranks:
     def is_main(self) -> bool:
         """Whether this is rank 0, which prints and writes."""
         return self.rank == 0
-
-    @property
-    def is_node_main(self) -> bool:
-        """Whether this is the first rank of its node, which reads the data and keeps checkpoints."""
-        return self.rank == self.node_ranks[0]
 
     def log(self, text: str) -> None:
         """Prints a text on rank 0, unless it is empty."""
@@ -254,26 +245,6 @@ def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: tim
             raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
         time.sleep(0.01)
     return token
-
-
-def copy_files(ranks: Ranks, folder: Path, names: Sequence[str], source: int, missing: bool) -> None:
-    """Copies files of rank `source` to the ranks where they are `missing`, each completely or not at all, in their order."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ranks.gather([name for name in names if (folder / name).exists()])[source]:
-        broadcast_file(ranks, folder / name, source, missing)
-    ranks.gather(None)  # all files are written before any process reads them
-
-
-def broadcast_file(ranks: Ranks, path: str | os.PathLike, source: int, wanted: bool) -> None:
-    """Copies a file of rank `source` to `path` on the ranks where `wanted` is true, completely or not at all."""
-    size = ranks.gather(os.path.getsize(path) if ranks.rank == source else 0)[source]
-    data = torch.from_file(str(path), size=size, dtype=torch.uint8) if ranks.rank == source else None
-    with atomic_write(path) if wanted else open(os.devnull, "wb") as file:
-        for start in range(0, size, CHUNK):
-            length = min(CHUNK, size - start)
-            chunk = torch.empty(length, dtype=torch.uint8) if data is None else data[start : start + length]
-            dist.broadcast(chunk, source)
-            file.write(chunk.numpy())
 
 
 def check_same(ranks: Ranks, facts: Mapping[str, object]) -> None:

@@ -152,18 +152,12 @@ def error_of(function, *arguments):
         return f"{type(error).__name__}: {error}"
 
 
-def collectives(ranks, folder):
+def collectives(ranks):
     """What every rank gets from each collective, by name."""
 
     def fail():
         raise KeyError("own error")
 
-    (folder / str(ranks.rank)).mkdir()
-    file = folder / str(ranks.rank) / "last.pt"
-    if ranks.is_main:
-        file.write_bytes(bytes(range(256)) * 10)
-    processes.CHUNK = 1000
-    processes.broadcast_file(ranks, file, 0, wanted=not ranks.is_main)
     model = nn.Linear(2, 2)
     nn.init.constant_(model.weight, ranks.rank)
     ranks.broadcast_model(model)
@@ -174,7 +168,6 @@ def collectives(ranks, folder):
         "once_per_node": ranks.once_per_node(lambda: ranks.rank + 5),
         "node_ranks": ranks.node_ranks,
         "printed": summary.derived(8, 0, make_updater(toy()), ranks)["images per process"],
-        "file": file.read_bytes(),
         "weight": model.weight.tolist(),
         "a failure": error_of(ranks.once_per_node, fail),
         "the same facts": error_of(ranks.check_same, {"seed": 0}),
@@ -230,11 +223,11 @@ def run_ranks(world_size, folder, work, *arguments, configs=()):
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
-def everything(ranks, folder, file):
+def everything(ranks, file):
     found = {name: gradients(ranks, file, *case) for name, case in CASES.items()}
     found |= {"evaluation": evaluation(ranks, file)}
     found |= {"statistics": {sizes: statistics_without_sync_bn(ranks, file, *sizes) for sizes in BATCH_SIZES}}
-    found |= {"collectives": collectives(ranks, folder)} if ranks.world_size > 1 else {}
+    found |= {"collectives": collectives(ranks)} if ranks.world_size > 1 else {}
     return found
 
 
@@ -249,13 +242,13 @@ def folder(tmp_path_factory):
 def two(folder):
     """The results of each of two processes, which then train."""
     configs = [training(folder, "two", **changes) for changes in TRAININGS]
-    return run_ranks(2, folder, everything, folder, str(folder / "train.txt"), configs=configs)
+    return run_ranks(2, folder, everything, str(folder / "train.txt"), configs=configs)
 
 
 @pytest.fixture(scope="module")
 def one(folder):
     """The results of a single process."""
-    return everything(Ranks(), folder, str(folder / "train.txt"))
+    return everything(Ranks(), str(folder / "train.txt"))
 
 
 def assert_close(ours, theirs, tolerance=1e-9):
@@ -308,7 +301,7 @@ def test_collectives_give_all_ranks_the_same(two):
         found = rank["collectives"]
         assert found["any"] == [True, False] and found["normalizer"] == 1.5
         assert found["on_main"] == found["once_per_node"] == 5 and found["node_ranks"] == (0, 1)
-        assert found["weight"] == [[0, 0], [0, 0]] and found["file"] == bytes(range(256)) * 10
+        assert found["weight"] == [[0, 0], [0, 0]]
 
 
 def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):

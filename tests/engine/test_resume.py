@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import pytest
 import torch
 from refused import refused
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
-from toys import make_updater, spawn, toy
+from toys import make_updater, toy
 
 import nets
 import train
@@ -31,7 +30,7 @@ from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
-from utils.processes import Ranks, start
+from utils.processes import Ranks
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {
@@ -371,46 +370,29 @@ def save_run(folder, rows, batches, run="job"):
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
 
-def node(rank, port, outputs, results):
-    """One of two processes on nodes without a common disk."""
-    os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK="0", GROUP_RANK=str(rank))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_RUN_ID="job")
-    found = []
-    for output in outputs:
-        ranks = start("cpu", 1)
-        folder, last = resume.find(False, output[rank], "demo", ranks)
-        progress = len(last["resume"]["state"]["rows"]), last["resume"]["meter"]["batches"]
-        found.append((ranks.node_ranks, str(folder), progress))
-        ranks.stop()
-        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-    torch.save(found, results[rank])
+class TwoNodes(Ranks):
+    """Rank 0 of two, and what the other node finds at each look."""
+
+    def gather(self, value):
+        return [value, self.others.pop(0)] if isinstance(value, resume.Progress) else [value, value]
+
+    def once_per_node(self, work):
+        return work()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
-@pytest.mark.slow
-def test_checkpoint_with_the_most_progress_is_copied_to_the_nodes_that_lack_it(tmp_path):
-    name, outputs = "demo-2026-01-31-2", []
-    for case, (ahead, other) in enumerate([(0, "behind"), (1, "empty")]):
-        folders = [tmp_path / f"{case}{node}" for node in "ab"]
-        save_run(folders[ahead] / name, 3, 7)
-        save_run(folders[ahead] / "demo-2026-01-31-3", 9, 9, run="another run")
-        if other == "behind":
-            save_run(folders[1 - ahead] / name, 3, 2)
-        outputs.append([str(folder) for folder in folders])
-    results = [str(tmp_path / f"{rank}.pt") for rank in range(2)]
-    spawn(node, (free_port(), outputs, results), 2)
-    for rank in range(2):
-        assert torch.load(results[rank]) == [((rank,), f"{output[rank]}/{name}", (3, 7)) for output in outputs]
-        for output in outputs:
-            folder = Path(output[rank], name)
-            assert not list(folder.glob("*.tmp")) + list(folder.glob(".*"))
-            for file in ("last.pt", "best.pt"):
-                assert checkpoint.load(folder / file)["model"]["where"].tolist() == [3, 7]
+def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "PAUSES", (0, 0))
+    folder = tmp_path / "demo-2026-01-31-1"
+    save_run(folder, 3, 7)
+    ours, behind = (resume.Progress(folder.name, 3, batches) for batches in (7, 2))
+    for others, refuses in (((ours,), False), ((behind, ours), False), ((None, None), True), ((behind, behind), True)):
+        ranks = TwoNodes(0, 2)
+        object.__setattr__(ranks, "others", list(others))
+        if refuses:
+            with refused(ConfigError, folder.name, "output="):
+                resume.find(True, str(tmp_path), "demo", ranks)
+        else:
+            assert resume.find(True, str(tmp_path), "demo", ranks).folder == folder
 
 
 def test_state_is_a_function_of_the_log():

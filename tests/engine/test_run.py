@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +22,6 @@ from engine.environment import changes_of_code, changes_of_rounding, code_digest
 from engine.run_folder import Run, check_name, create, runs, tensorboard_scalars
 from report.plots import draw_curves
 from utils.checkpoint import load
-from utils.processes import Ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,24 +67,6 @@ def test_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
     first, second = create(tmp_path, "demo"), create(tmp_path, "demo")
     first.rmdir()
     assert create(tmp_path, "demo").name.endswith("-3") and second.exists()
-
-
-def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
-    class TwoNodes(Ranks):
-        def gather(self, value):
-            other = (time.strftime("%Y-%m-%d"), 4)  # of the newest run on the other node
-            return [value, other] if isinstance(value, tuple) else [value]
-
-    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-5")
-    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-6") and create(tmp_path, "x").name.endswith("-1")
-
-
-def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
-    Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
-    run = Run(tmp_path, {}, rows=None, run_id="job 7")
-    assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
-    assert last_start(tmp_path).get("run") == "job 7" and last_start(tmp_path).get("id") == run.id
-    assert last_start(tmp_path / "nowhere").get("run") is None
 
 
 def test_curves_that_cannot_be_drawn_do_not_hide_the_error_of_the_run(tmp_path, monkeypatch):
@@ -146,8 +126,6 @@ def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys
     assert "code" not in start["earlier_starts"][0] and {"train.py", "nets/losses.py"} <= start["code"].keys()
     start["code"] |= {"nets/losses.py": "another"}
     del start["code"]["datasets/mosaic.py"]  # new since then
-    (folder / "environment.json").write_text(json.dumps(start))
-    Run(folder, {}, rows=None).close()  # another node, which does not print it
     (folder / "environment.json").write_text(json.dumps(start))
     Run(folder, {}).close()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "code" in line]
@@ -269,9 +247,6 @@ def test_a_resumed_run_notes_what_changes_its_bits(tmp_path, capsys, name):
     Run(tmp_path, {}, rows=[{"epoch": 1}], facts={"processes": 1}).close()
     assert "note" not in capsys.readouterr().out
     start = json.loads((tmp_path / "environment.json").read_text())
-    (tmp_path / "environment.json").write_text(json.dumps({**start, name: "other", "host": "other", "commit": "other"}))
-    Run(tmp_path, {}, rows=None, facts={"processes": 1}).close()  # on another node
-    assert "note" not in capsys.readouterr().out
     (tmp_path / "environment.json").write_text(json.dumps({**start, name: "other", "host": "other", "commit": "other"}))
     Run(tmp_path, {}, rows=[{"epoch": 1}], facts={"processes": 1}).close()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -217,6 +218,16 @@ def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
     fsspec.filesystem("faulty").rm("/bucket/set", recursive=True)
     upload(folder, address)
     assert_same(address, folder)
+
+
+def test_a_folder_that_is_deleted_while_the_program_runs_is_made_again(tmp_path):
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    assert_same(address, folder)
+    shutil.rmtree(tmp_path / "cache" / "remote")  # to free its room
+    found = assert_same(address, folder)
+    shutil.rmtree(tmp_path / "cache" / "remote")
+    assert read_bytes(found.path(0)) == (folder / "images" / "train" / "0.png").read_bytes()
 
 
 def test_a_lost_cache_is_fetched_again(tmp_path):
