@@ -6,6 +6,7 @@
 a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
 """
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import evaluate
 import train
 from benchmarks.add_classes import read
 from benchmarks.own_process import in_own_process
@@ -23,6 +25,7 @@ from benchmarks.small_data import DATA
 from benchmarks.table import RESULTS, append_row, read_rows, spread, where
 from datasets.split import json_of
 from datasets.store import Annotations
+from metrics.comparison import compare_images, confusion_matrix
 from utils.config import ConfigError, override
 from utils.script import run_script
 
@@ -33,6 +36,7 @@ KINDS = {
     "half": "half of the images, with all labels",
 }
 SETS = ("bccd", "chess")
+CONFIDENCE = 0.5  # mAP hardly depends on how high the scores are, and a user does
 KEY = ("data", "model", "kind", "seed", "epochs", "side")
 
 
@@ -80,7 +84,7 @@ def plan(cfg: Config) -> Iterator[dict[str, Any]]:
 
 
 def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
-    """Trains a run, and returns the mAP50-95 of its last epoch on validation images with all labels."""
+    """Trains a run, and returns the metrics of its last epoch on validation images with all labels."""
     torch.set_num_threads(1)
     train_data, val_data = read(cfg.data, key["data"])
     folder = Path(cfg.output) / "_".join(map(str, key.values()))
@@ -92,9 +96,21 @@ def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     constants |= {"device": "cpu", "workers": 0, "output": str(folder), "report": False}
     constants["evaluate_every"] = key["epochs"]  # only the last epoch is measured
     begin = time.perf_counter()
-    last = train.main(train.Config(**constants)).rows[-1]
-    cells = {"images": len(train_data), "AP": float(last["AP"]), "AP50": float(last["AP50"])}
-    return cells | {"minutes": (time.perf_counter() - begin) / 60}
+    run = train.main(train.Config(**constants)).folder
+    minutes = (time.perf_counter() - begin) / 60
+    return {"images": len(train_data), **metrics_of(run / "last.pt", folder), "minutes": minutes}
+
+
+def metrics_of(checkpoint: Path, folder: Path) -> dict[str, float]:
+    """Returns mAP, and precision and recall of the detections that score at least CONFIDENCE, of all classes together."""
+    options = {"report": False, "worst": 0, "device": "cpu", "workers": 0, "output": str(folder / "evaluation")}
+    options |= {"checkpoint": str(checkpoint), "data": str(folder / "val.json")}
+    metrics = evaluate.main(evaluate.Config(**options))
+    files = [folder / "evaluation" / name for name in ("ground_truth.json", "detections.json")]
+    truth, detections = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    matrix = confusion_matrix(compare_images(truth, detections, CONFIDENCE), len(truth["categories"]))
+    right, found, boxes = matrix.diagonal().sum(), matrix[:, :-1].sum(), matrix[:-1].sum()
+    return {"AP": metrics["AP"], "AP50": metrics["AP50"], "precision": right / max(found, 1), "recall": right / boxes}
 
 
 def labeled(data: Annotations, kind: str, seed: int) -> Annotations:
@@ -112,13 +128,15 @@ def labeled(data: Annotations, kind: str, seed: int) -> Annotations:
 
 def table(rows: list[dict[str, str]]) -> str:
     """Returns the mean and the standard deviation over the seeds of each data set, model and kind, as a Markdown table."""
-    lines = ["| data | model | epochs | pixels | labels | seeds | mAP50-95 |", "|---|---|---|---|---|---|---|"]
+    head = f"| data | model | epochs | pixels | labels | seeds | mAP50-95 | precision at {CONFIDENCE} | recall at {CONFIDENCE} |"
+    lines = [head, "|" + "---|" * 9]
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in ("data", "model", "epochs", "side", "kind")), []).append(row)
     for (*names, kind), found in groups.items():
-        seeds, mean = ", ".join(row["seed"] for row in found), spread([float(row["AP"]) for row in found])
-        lines.append(f"| {' | '.join(names)} | {KINDS[kind]} | {seeds} | {mean} |")
+        seeds = ", ".join(row["seed"] for row in found)
+        means = [spread([float(row[name]) for row in found]) for name in ("AP", "precision", "recall")]
+        lines.append("| " + " | ".join([*names, KINDS[kind], seeds, *means]) + " |")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@
     python -m benchmarks.tiles checkpoint=runs/mine-DATE-1/best.pt data=hemocytometer/val.txt
 
 Large images are mosaics of the images of the data, at their own resolution. sahi runs the same Detector on its slices, by the
-adapter `model_of`. docs=docs/images/tiles.jpg only draws a mosaic without and with tiles.
+adapter `model_of`.
 """
 
 import sys
@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from benchmarks.table import RESULTS, machine
@@ -29,12 +28,8 @@ from deploy.detector import Detector, Result
 from deploy.tiles import Tiles
 from metrics.coco import coco_metrics
 from utils.config import override
-from utils.draw import color_of, draw_labeled, put_text
 from utils.images import read_image
-from utils.text import amount
 
-WIDTH, GAP = 640, 8  # pixels of each of the two drawn images, and between them
-TITLE = 30  # pixels of the text above them, drawn at twice the size
 SLICES = {"GREEDYNMM, IoS .5 (its default)": ("GREEDYNMM", "IOS", 0.5), "NMS, IoU as nms_iou": ("NMS", "IOU", None)}
 
 
@@ -50,7 +45,6 @@ class Config:
     nms_iou: float = 0.65
     mosaics: int = 8  # large images
     grid: int = 3  # a mosaic is grid x grid images
-    docs: str | None = None  # a file: only draws one mosaic into it, without and with tiles
 
 
 def mosaics_of(data: Annotations, count: int, grid: int) -> tuple[list[np.ndarray], Annotations]:
@@ -169,25 +163,6 @@ def table(title: str, found: dict[str, list[float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(cfg: Config, image: np.ndarray) -> None:
-    """Draws the sure detections without tiles and with them next to each other, each below its title."""
-    plain = Detector(cfg.checkpoint, device="cpu")
-    tiled = Detector(cfg.checkpoint, device="cpu", tile=cfg.tile, overlap=cfg.overlap)
-    parts = []
-    for title, detector in {"whole image": plain, f"whole image and tiles, tile={cfg.tile}": tiled}.items():
-        result = detector(image)[0]
-        scale = 2 * WIDTH / image.shape[1]  # drawn at twice the size, so that lines are smooth
-        large = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        colors = [color_of(label) for label in result.labels.tolist()]
-        drawn = draw_labeled(large, result.boxes * scale, [""] * len(colors), colors)  # without names
-        band = np.full((2 * TITLE, drawn.shape[1], 3), 255, np.uint8)
-        put_text(band, f"{title}: {amount(len(result), 'box')}", 0, round(1.35 * TITLE), TITLE, (40, 40, 40))
-        parts += [cv2.resize(np.concatenate([band, drawn]), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)]
-    gap = np.full((parts[0].shape[0], GAP, 3), 255, np.uint8)
-    data = cv2.imencode(".jpg", np.concatenate([parts[0], gap, parts[1]], 1), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
-    Path(cfg.docs).write_bytes(data.tobytes())
-
-
 def predictors_of(cfg: Config, plain: Detector, tile: int) -> dict[str, Callable]:
     """Functions from an image to its Result: without tiles, with them, and by sahi if it is installed."""
     tiled = Detector(cfg.checkpoint, **limits_of(cfg), tile=tile, overlap=cfg.overlap)
@@ -221,14 +196,11 @@ the time.
 
 
 def main(cfg: Config) -> None:
-    """Writes benchmarks/results/tiles.md, or with docs= only draws a mosaic."""
+    """Writes benchmarks/results/tiles.md."""
     plain = Detector(cfg.checkpoint, **limits_of(cfg))
     source = cfg.data or plain.config["val"]
     data, _ = prepare(read(source, "val", ReadOptions(classes=plain.classes, bad_boxes="drop")))
     images, large = mosaics_of(data, cfg.mosaics, cfg.grid)
-    if cfg.docs:
-        draw(cfg, images[0])
-        return
     originals = [read_image(data.path(i)) for i in range(len(data))]
     text = "# Tiles for small objects\n"
     for name, tile, some, truth in (

@@ -1,12 +1,10 @@
 """Draws the parts of YOLOX-nano and marks the part that can be frozen, for docs/how_it_works.md.
 
-python -m docs.draw_architecture docs/images/architecture.png
-
 The sizes of the feature maps and the numbers of parameters are taken from the model.
 """
 
-import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
@@ -97,7 +95,7 @@ def connect(axes: Axes, source: str, target: str) -> None:
         draw_arrow(axes, (x1 + WIDE, y1 + HIGH / 4), (x2 + WIDE / 2, y2 + HIGH))
 
 
-def main(output: str) -> None:
+def main(output: Path) -> None:
     """Writes the drawing."""
     model, (height, width) = nets.build(MODEL, CLASSES), nets.official_size(MODEL)
     shapes = shapes_of(model, (height, width))
@@ -129,7 +127,3 @@ def main(output: str) -> None:
         text = f"stride {stride}:\n{cells:,} anchor points"
         axes.text(x + WIDE + 0.7, y + HIGH / 2, text, va="center", fontsize=9.5, color=INK)
     figure.savefig(output, dpi=100)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

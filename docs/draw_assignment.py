@@ -1,12 +1,8 @@
 """Draws the anchor points that SimOTA assigns to the labeled boxes of an image, for docs/how_it_works.md.
 
-python -m docs.draw_assignment runs/bccd-.../best.pt BCCD/ImageSets/Main/test.txt BloodImage_00226.jpg docs/images/assignment.jpg
-
-Each box has a color, and so have the anchor points that learn it. The checkpoint is a YOLOX model. The model of the image was
-trained for 14 epochs at 256 pixels, on half of the training images of BCCD.
+Each box has a color, and so have the anchor points that learn it. The checkpoint is a YOLOX model.
 """
 
-import sys
 from pathlib import Path
 
 import cv2
@@ -15,9 +11,10 @@ import torch
 
 from datasets.formats.read import read
 from deploy.detector import Detector
+from docs.jpeg import write_jpeg
 from nets.assigners import simota
 from nets.coder import decode_yolox, grid
-from utils.draw import color_of, write_image
+from utils.draw import color_of
 from utils.images import boxes_to_input, letterbox
 
 ZOOM = 3  # pixels of the drawing per pixel of the network's input
@@ -32,9 +29,9 @@ def circle(
 
 
 @torch.inference_mode()
-def main(checkpoint: str, data: str, name: str, output: str) -> None:
+def main(checkpoint: Path, bccd: Path, name: str, output: Path) -> None:
     """Writes the drawing."""
-    detector, annotations = Detector(checkpoint, device="cpu"), read(data, "test")
+    detector, annotations = Detector(checkpoint, device="cpu"), read(str(bccd / "ImageSets/Main/test.txt"), "test")
     number = next(i for i in range(len(annotations)) if Path(annotations.path(i)).name == name)
     image = annotations.image(number)
     boxes, labels, _ = annotations.boxes_of(number)
@@ -58,8 +55,4 @@ def main(checkpoint: str, data: str, name: str, output: str) -> None:
         else:
             circle(drawn, center, 1, (150, 150, 150), -1)
     height, width = (round(ZOOM * side * transform.scale_x) for side in image.shape[:2])  # without the padding
-    write_image(output, drawn[:height, :width])
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write_jpeg(output, drawn[:height, :width])

@@ -1,4 +1,4 @@
-"""Writes the images of docs/augmentation.md, 16 training samples of each kind: python -m docs.draw_augmentation"""
+"""Draws 16 training samples of each kind of augmentation, for docs/augmentation.md."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ import numpy as np
 from datasets import demo
 from datasets.mosaic import Augment, make_sample
 from datasets.store import Sample
-from utils.draw import contact_sheet, draw_boxes, write_image
+from docs.jpeg import write_jpeg
+from utils.draw import contact_sheet, draw_boxes
 
-FOLDER = Path(__file__).parent / "images"
-SIDE = 192  # pixels of a sample; a contact sheet of 16 stays below 300 KB
+SIDE = 192  # pixels of a sample
 GEOMETRY = {
     "rotation": 10,
     "scale": (0.5, 1.5),
@@ -42,14 +42,7 @@ def augmented(samples: list[Sample], augment: Augment, size: tuple[int, int], co
     return images
 
 
-def main() -> None:
-    """Writes the contact sheets and prints their paths."""
-    samples = demo_samples(48)
-    for name, augment in SHEETS.items():
-        path = FOLDER / f"{name}.jpg"  # JPEG: a tenth of the size of PNG, which would store the noise
-        write_image(path, contact_sheet(augmented(samples, augment, (SIDE, SIDE), 16), 4))
-        print(path.relative_to(FOLDER.parents[1]))
-
-
-if __name__ == "__main__":
-    main()
+def main(name: str, output: Path) -> None:
+    """Writes the contact sheet of one of `SHEETS`."""
+    images = augmented(demo_samples(48), SHEETS[name], (SIDE, SIDE), 16)
+    write_jpeg(output, contact_sheet(images, 4))  # a tenth of the size of PNG, which would store the noise

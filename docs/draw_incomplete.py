@@ -1,9 +1,6 @@
-"""Draws what is unknown in a mosaic, and where the score of a class has a gradient, for docs/incomplete_labels.md.
+"""Draws what is unknown in a mosaic, and where the score of a class has a gradient, for docs/incomplete_labels.md."""
 
-python -m docs.draw_incomplete docs/images/incomplete.jpg
-"""
-
-import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -72,7 +69,7 @@ def corners(place: np.ndarray) -> np.ndarray:
     return (square - place[:, 2]) @ np.linalg.inv(place[:, :2]).T
 
 
-def main(output: str) -> None:
+def main(output: Path) -> None:
     """Writes the drawing."""
     sample = mosaic(samples(), (SIDE, SIDE), np.random.default_rng(16), "corner", AUGMENT)
     points, strides, found = gradients(sample)
@@ -100,8 +97,4 @@ def main(output: str) -> None:
     dots = {"marker": "o", "markersize": 9, "markeredgecolor": "black", "linestyle": ""}
     handles = [Line2D([], [], color=color, label=label, **dots) for label, color in PUSHED.items()]
     figure.legend(handles=handles, loc="outside lower right", ncols=3, fontsize=14)
-    figure.savefig(output, dpi=140, pil_kwargs={"quality": 90})
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    figure.savefig(output, dpi=110, pil_kwargs={"quality": 70})

@@ -1,11 +1,7 @@
-"""Draws the bar chart of the README from the tables in benchmarks/results.
-
-python -m docs.draw_results docs/images/results.png
-"""
+"""Draws the bar chart of the README from the tables in benchmarks/results."""
 
 import json
 import statistics
-import sys
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -87,11 +83,7 @@ def numbers(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def main(output: str) -> None:
+def main(output: Path) -> None:
     """Writes the chart. The description inside of the file lists its numbers, so that a test can find an old one."""
     figure = chart()
     figure.savefig(output, dpi=180, metadata={"Description": " ".join(numbers(figure))})
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

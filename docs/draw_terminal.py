@@ -1,7 +1,5 @@
 """Records a training in a terminal, and draws it as an animated SVG for the README. Needs Linux.
 
-python -m docs.draw_terminal docs/images/train.svg yolox_nano.pth
-
 The run is `python train.py`, in an empty folder. The weights, those of benchmarks/results/official.md, take the place of a
 download. It has one thread. All times, also those that it prints, are CPU times of its process: what a
 computer without other programs needs.
@@ -165,14 +163,10 @@ def drawing(lines: list[Versions], command: str, seconds: float) -> str:
     )
 
 
-def main(output: str, weights: str) -> None:
+def main(weights: str, output: Path) -> None:
     """Records the run and writes the drawing."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(weights, folder)
         recording = record(Path(weights).name, folder)
     with atomic_write(output) as file:
         file.write(drawing(lines_of(recording), "python train.py", recording[-1][0]).encode())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,11 +1,9 @@
 """Draws the learning rate of a run and its phases, for docs/how_it_works.md.
 
-python -m docs.draw_timeline docs/images/timeline.png
-
 The run has 205 images and the defaults of train.py, but freeze_epochs=10 to show the frozen phase.
 """
 
-import sys
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -19,7 +17,7 @@ IMAGES, FREEZE_EPOCHS = 205, 10
 COLORS = ("#d5e3f0", "#f6e3c5", "#e9ecef")
 
 
-def main(output: str) -> None:
+def main(output: Path) -> None:
     """Writes the drawing."""
     cfg = train.Config(freeze_epochs=FREEZE_EPOCHS)
     rates = Rates(cfg, pretrained=True, likeness=0.0)
@@ -41,7 +39,3 @@ def main(output: str) -> None:
         xlim=(0, cfg.epochs), ylim=(0, axes.get_ylim()[1] * 1.15), xlabel="epoch", ylabel="learning rate of a step"
     )
     figure.savefig(output, dpi=100)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -40,7 +40,8 @@ class YOLOXCriterion:
     changes nothing; see PPYOLOECriterion.
 
     Objectness is one number for all classes. Where a class is unknown, an anchor point without a box has no BCE(objectness, 0),
-    as it may see an object of this class. Instead, the score objectness * class of each known class is pushed to 0.
+    as it may see an object of this class. Instead it says that there is no object of a known class: see `_objectness_loss`.
+    What that costs is in benchmarks/results/incomplete.md.
     """
 
     def __init__(
@@ -246,8 +247,11 @@ def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor
 
 
 def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
-    """Sums BCE(objectness, target). With `known`, anchor points without a box that do not know all classes have
-    BCE(objectness * class, 0) of each known class instead, so those that know no class have no loss.
+    """Sums BCE(objectness, target). Anchor points without a box that do not know all classes have two other terms instead.
+
+    BCE(objectness * share, 0), where `share` is the part of the known classes in the sum of all class probabilities: there is no
+    object of a known class. It is BCE(objectness, 0) if all classes are known, and 0 if none is. Only objectness learns from it.
+    And BCE(objectness * class, 0) of each known class, from which only the class learns.
 
     `objectness` and `target`: `[B, A]`; `classes` and `known`: `[B, A, C]`.
     """
@@ -255,9 +259,15 @@ def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known:
     if known is None:
         return losses.sum()
     whole = known.all(-1) | (target > 0)
-    log_score = F.logsigmoid(objectness)[..., None] + F.logsigmoid(classes)
-    background = -(-log_score.expm1()).clamp(min=torch.finfo(classes.dtype).tiny).log()
-    return _sum_where(losses, whole) + _sum_where(background, known & ~whole[..., None])
+    log_classes = F.logsigmoid(classes)
+    of_known, of_unknown = (
+        log_classes.detach().masked_fill(left_out, -1e4).logsumexp(-1) for left_out in (~known, known)
+    )
+    # log(1 - share) = -softplus(of_known - of_unknown), and -log(1 - objectness * share) in logits:
+    without_object = F.softplus(objectness) - F.softplus(objectness - F.softplus(of_known - of_unknown))
+    log_scores = F.logsigmoid(objectness.detach())[..., None] + log_classes
+    without_class = -(-log_scores.expm1()).clamp(min=torch.finfo(classes.dtype).tiny).log()
+    return losses.where(whole, without_object).sum() + _sum_where(without_class, known & ~whole[..., None])
 
 
 def _normalized(sums: dict[str, Tensor], positives: Tensor, labels: Tensor, normalizer: Normalizer) -> dict:

@@ -43,7 +43,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
     }
     first, last = (choose(int(row["epoch"]) for row in rows) for choose in (min, max))
     reached = {name: epoch for name, epoch in (marks or {}).items() if epoch <= last}
-    with _figure(path, 12, 7.5) as figure:
+    with _figure(path, 9.5, 6.2) as figure:
         for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
             for column in columns:
                 scale = 100 if title == AVERAGE_PRECISION else 1

@@ -695,6 +695,62 @@ MUTANTS = [
         "self.batch_sizes['batch_size'] // number_of_gpus(ranks)",
         "test_measure",
     ),
+    Mutant(
+        "runs on other validation data are repetitions",
+        "tools.compared_runs:repeats",
+        "validated_on(varied['val']) or run.data[0]",
+        "validated_on(varied['val'])",
+        "test_compare",
+    ),
+    Mutant(
+        "images that are numbers only belong to one video",
+        "datasets.groups:_numbered",
+        "shared == '#'",
+        "False",
+        "test_groups",
+    ),
+    Mutant(
+        "few images that look alike make all frames",
+        "datasets.groups:_alike",
+        "max(LEAST, len(rows) / 2)",
+        "LEAST",
+        "test_groups",
+    ),
+    Mutant(
+        "objectness learns that there is no object of an unknown class",
+        "nets.losses:_objectness_loss",
+        "(~known, known)",
+        "(known, ~known)",
+        "test_unknown_classes",
+    ),
+    Mutant(
+        "the class of a box is not known at its own anchor points",
+        "nets.losses:YOLOv9Criterion.__call__",
+        "flat.gather(1, place) | positive",
+        "flat.gather(1, place) & positive",
+        "test_unknown_classes",
+    ),
+    Mutant(
+        "an open region keeps its size in an image that is read smaller",
+        "datasets.dataset:DetectionDataset.read",
+        "moved(self.annotations.unknown_of(index), np.eye(2, 3) / (reduction or 1))",
+        "self.annotations.unknown_of(index)",
+        "test_unknown",
+    ),
+    Mutant(
+        "open regions of an image are for the classes of all of them",
+        "datasets.store:Annotations.unknown_of",
+        "classes[place.ravel(), self.labels[rows]]",
+        "classes[:, self.labels[rows]]",
+        "test_unknown",
+    ),
+    Mutant(
+        "what is verified to be there counts as labeled",
+        "datasets.formats.tables:_add_verified",
+        "float(row[confidence]) == 0",
+        "True",
+        "test_incomplete",
+    ),
 ]
 
 

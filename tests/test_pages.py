@@ -47,7 +47,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu": "needs a network",
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130": "needs a network",
     "uv run train.py": "needs uv and a network",
-    "uv run predict.py": "needs uv and a network",
+    "uv run predict.py ...": "needs uv and a network",
     "uv run pytest": "needs uv and a network",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
@@ -59,9 +59,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "name=mine": "needs Docker",
     'docker run --rm --gpus all --shm-size=4g -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py '
     "train=data/mine name=mine": "needs Docker and a GPU",
-    "python -m docs.draw_augmentation": "replaces images in docs/images of the repository",
-    "python -m benchmarks.tiles checkpoint=runs/bccd-DATE-1/best.pt data=BCCD docs=docs/images/tiles.jpg mosaics=1 "
-    "grid=4": "replaces an image in docs/images of the repository",
+    "python -m docs.draw": "replaces images in docs/images of the repository",
     "git apply change.diff": "test_extend.py applies every diff of the page",
     "python train.py model=resnet_18 weights=none": "needs the change of its page; test_extend.py trains with it",
     "python train.py optimizer=nadam": "needs the change of its page; test_extend.py trains with it",

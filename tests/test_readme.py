@@ -16,7 +16,7 @@ from refused import told
 
 import nets
 import train
-from docs import draw_results
+from docs import draw, draw_models, draw_results
 from nets.pretrained import HOST
 from utils import migration
 from utils.config import override
@@ -143,6 +143,19 @@ def test_the_readmes_state_the_numbers_of_the_chart_and_the_image_shows_them():
         told(results, *means, f"{mean(pairs):.1f}", str(len(pairs)), *intervals, *drawn[-4:])
 
 
+def test_the_scatter_plot_shows_every_measured_model_with_its_ap():
+    """The numbers inside of the drawn file are those of the tables today."""
+    found = draw_models.measured()
+    tabled = [table[1:] for table in tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))]
+    rows = {
+        f"{row[0].strip('`')} {row[1]}": (float(row[6].strip("* ")), row[2]) for row in sum(tabled[::-1], []) if row[2]
+    }
+    base = found["Ultralytics yolo11n 640"][0]
+    assert {name: f"{ap:.1f}" for name, (_, ap) in found.items()} == {name: ap for name, (_, ap) in rows.items()}
+    assert all(found[name][0] / base == pytest.approx(ratio, rel=0.02, abs=0.005) for name, (ratio, _) in rows.items())
+    assert Image.open(ROOT / "docs/images/models.png").text["Description"] == draw_models.description(found)
+
+
 def test_the_models_page_has_picodet_at_each_size_that_has_weights():
     rows = tables(text_of(ROOT / "docs/models.md"))[1][1:]
     files = {(f"picodet_{size}", file) for size, some in nets.MODELS["picodet"].by_side.items() for file in some}
@@ -179,6 +192,14 @@ def test_notice_names_the_copyright_and_every_author_of_weights():
 def test_notice_names_the_source_of_every_image():
     shown = {path.name for path in (ROOT / "docs/images").iterdir()}
     assert set(re.findall(r"[\w-]+\.(?:jpg|png|gif|svg)", text_of(ROOT / "NOTICE"))) == shown
+
+
+def test_one_command_draws_every_picture_but_the_photo(monkeypatch):
+    """None is too large for a page."""
+    monkeypatch.setattr(draw, "trained", lambda cfg, name: Path(name))
+    files = {path.name: path.stat().st_size for path in draw.IMAGES.iterdir() if path.name != "rider.jpg"}
+    assert files.keys() == {*draw.from_rows(), *draw.from_data(draw.Config(weights="yolox_nano.pth"))}
+    assert all(size <= (1_000_000 if name.endswith(".gif") else 200_000) for name, size in files.items())
 
 
 @pytest.mark.parametrize("table", ["FREEZE_UNFREEZE", "ULTRALYTICS"])

@@ -27,6 +27,7 @@ from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, check
 from utils.config import ConfigError, Constants, override
 from utils.script import run_script
+from utils.text import error_text
 
 SPLITS = ("train", "val", "test")
 FINDINGS, PLACES, CLASSES = (
@@ -163,7 +164,7 @@ def main(words: list[str]) -> None:
         if cfg.json:
             require_output("json", cfg.json, (".json",))
     except (OSError, ValueError) as error:
-        raise SystemExit(str(error)) from error
+        raise SystemExit(error_text(error)) from error
     try:
         if min(cfg.image_size) < 1:
             height, width = cfg.image_size
@@ -178,8 +179,8 @@ def main(words: list[str]) -> None:
             write_page(cfg.page, report, parts)
             print(f"\npage: {cfg.page}")
     except (OSError, ValueError) as error:
-        report = {"errors": [str(error)]}
-        print(error, file=sys.stderr)
+        report = {"errors": [error_text(error)]}
+        print(report["errors"][0], file=sys.stderr)
     if cfg.json:
         write_report(cfg.json, report)
     sys.exit(1 if report["errors"] else 0)

@@ -31,7 +31,7 @@ from tools.tiles import cutter_of
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
 from utils.outputs import write_all
 from utils.script import run_script
-from utils.text import amount
+from utils.text import amount, error_text
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def main(words: list[str]) -> None:
             raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
         print("\n".join(convert(source, target, **options)))
     except (ValueError, OSError) as error:
-        raise SystemExit(str(error)) from error
+        raise SystemExit(error_text(error)) from error
 
 
 def is_path(word: str) -> bool:

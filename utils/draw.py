@@ -42,18 +42,24 @@ def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=
 
 
 def draw_labeled(
-    image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color], line: int | None = None
+    image: np.ndarray,
+    boxes,
+    texts: Sequence[str],
+    colors: Sequence[Color],
+    line: int | None = None,
+    size: int | None = None,
 ) -> np.ndarray:
     """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
     A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. "" has no plate.
-    `line`: the width of the outlines in pixels; None: by the size of the image.
+    `line`: the width of the outlines in pixels, `size`: that of the font; None: by the size of the image.
     """
     image = np.ascontiguousarray(image).copy()
     height, width = image.shape[:2]
     side = (height * width) ** 0.5
     boxes, texts = np.asarray(boxes, np.float64).reshape(-1, 4), [drawable(text) for text in texts]
-    size = max(round(side * TEXT_SIZE * min(FEW_BOXES / max(len(boxes), 1), 1) ** 0.4), MIN_TEXT_SIZE)
+    if size is None:
+        size = max(round(side * TEXT_SIZE * min(FEW_BOXES / max(len(boxes), 1), 1) ** 0.4), MIN_TEXT_SIZE)
     if line is None:
         line = max(round(side / 260), 1)
     corners = np.round(np.clip(boxes, 0, [width - 1, height - 1] * 2)).astype(int).tolist()

@@ -1,6 +1,5 @@
 """Runs the entry scripts: errors that a user can fix end in one message, on a console that never fails."""
 
-import errno
 import io
 import json
 import os
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from utils import processes
-from utils.text import brief
+from utils.text import error_text
 
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
@@ -116,10 +115,8 @@ def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple
         return error.code, pause
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"CUDA out of memory: {memory_advice}", pause
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"{brief(str(error.filename))}: {error.strerror}; use a shorter name", pause
     if isinstance(error, ValueError | OSError):
-        return str(error) or type(error).__name__, pause
+        return error_text(error), pause
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
         return _loader_failed(str(error).strip().split("\n"), stopped), pause
     if _lost_connection(error):

@@ -1,6 +1,7 @@
 """Text for messages: short, printable, and names of classes that can be drawn and written."""
 
 import csv
+import errno
 import re
 from collections.abc import Iterable, Sequence
 
@@ -82,6 +83,13 @@ def number_of(text: str) -> float:
     if "_" in text:
         raise ValueError(f"{text!r} is not a number")
     return float(text)
+
+
+def error_text(error: Exception) -> str:
+    """Returns the message of an error that a user can fix, in brief if it has a name that is too long for the disk."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{brief(str(error.filename))}: {error.strerror}; use a shorter name"
+    return str(error) or type(error).__name__
 
 
 def first_line(error: Exception) -> str:

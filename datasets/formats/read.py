@@ -3,7 +3,7 @@
 formats.py or folder.py choose the reader, which returns a Source, and finish.py makes Annotations of it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,10 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     merge = parse_merge(options.merge)
     _require_clear_names(parts, source, merge)
     data = join(parts, source, apart=not options.all_labeled)
-    data = _united(replace(data, notes=(*data.notes, sets_text(sets, parts, data))))
+    notes = [sets_text(sets, parts, data)]
+    if split in ("train", "all") and not options.all_labeled:
+        notes += without_boxes(sets, parts)
+    data = _united(replace(data, notes=(*data.notes, *notes)))
     if merge or options.classes:
         complete = split in ("train", "all") and (bool(merge) or options.select)
         data = choose_classes(data, options.classes, merge, options.select, complete)
@@ -172,6 +175,18 @@ def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotatio
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
     return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))
+
+
+def without_boxes(sets: Sequence[str], parts: Sequence[Annotations]) -> Iterator[str]:
+    """Yields a note for each set with classes that it lists without a box, while another set has boxes of them.
+
+    Several teams may share a list of classes of which each labels some."""
+    boxes = [dict(zip(data.classes, data.boxes_per_class().tolist(), strict=True)) for data in parts]
+    labeled = {name for counts in boxes for name, count in counts.items() if count}
+    for one, counts in zip(sets, boxes, strict=True):
+        if names := [name for name, count in counts.items() if not count and name in labeled]:
+            text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
+            yield printable(f"{text}; if nobody looked for them there, take them out of the list")
 
 
 def _united(data: Annotations) -> Annotations:

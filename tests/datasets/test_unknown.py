@@ -14,7 +14,7 @@ from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment, mixup, mosaic
 from datasets.store import Annotations, Sample
 from datasets.transforms import augment
-from utils.unknown import Unknown, joined, of_boxes, of_image
+from utils.unknown import EVERYWHERE, Unknown, joined, of_boxes, of_image
 
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
@@ -267,3 +267,9 @@ def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
 
 def test_parts_that_know_everything_join_to_nothing():
     assert joined([None, None]) is None
+
+
+def test_places_that_are_spread_are_unknown_for_each_of_their_classes_everywhere():
+    parts = of_boxes(np.array([[0, 0, 9, 9], [5, 5, 20, 30.0]]), np.array([[True, False, False], [False, True, False]]))
+    spread = parts.spread()
+    assert spread.classes.tolist() == [[True, True, False]] and (spread.places == EVERYWHERE).all()

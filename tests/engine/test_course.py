@@ -44,6 +44,14 @@ def test_an_epoch_is_a_function_of_its_number():
     assert [phase.fixed_statistics for phase in scratch] == [phase.no_aug for phase in scratch]
 
 
+@pytest.mark.parametrize("every", [1, 3, 7, 40, 99])
+def test_every_nth_epoch_and_the_last_one_are_evaluated(every):
+    course = course_of()
+    course.budget.evaluate_every = every
+    evaluated = [epoch for epoch in range(1, 41) if course.evaluates_after(epoch - 1)]
+    assert evaluated == sorted({*range(every, 41, every), 40})
+
+
 @pytest.mark.parametrize("epochs, length", [(1, 0), (7, 1), (8, 2), (13, 3), (200, 15)])
 def test_a_fifth_of_the_epochs_is_without_augmentation(epochs, length):
     assert usual_no_aug_epochs(epochs) == length

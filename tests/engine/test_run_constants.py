@@ -12,6 +12,7 @@ from refused import refused
 from small import config, train_quietly
 
 import train
+from engine.origin import Origin
 from engine.run_constants import constants_of, with_constants_of
 from utils import checkpoint
 from utils.config import ConfigError
@@ -65,6 +66,16 @@ def test_a_changed_constant_that_must_not_change_is_refused(trained):
     _, folder = trained
     with refused(ConfigError, folder.name, "mosaic=0.5 (was 0.25)"):
         train_quietly(train.from_command_line([f"resume={folder}", "mosaic=.5"]))
+
+
+def test_other_names_of_the_classes_are_refused_although_their_file_may_be_another(tmp_path):
+    origin, names = object.__new__(Origin), ["cat", "dog"]
+    origin.written, origin.folder = train.Config(classes="here.txt"), tmp_path
+    before = {"written": asdict(train.Config(classes="there.txt")), "facts": {"classes": names}}
+    origin.last = {"resume": {"origin": before}}
+    assert origin.continued((), {"classes": names}, train.MAY_CHANGE) == ()
+    with refused(ConfigError, tmp_path, "classes=dog,cat (was cat,dog)"):
+        origin.continued((), {"classes": names[::-1]}, train.MAY_CHANGE)
 
 
 def test_a_renamed_run_keeps_its_constants(copy, trained):

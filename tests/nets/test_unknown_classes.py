@@ -15,6 +15,7 @@ from datasets.store import Annotations
 from engine.parallel import compile_criterion
 from nets.coder import grid
 from nets.extended import NewestCriterion
+from nets.losses import _objectness_loss
 from utils.unknown import Unknown, joined, of_boxes, of_image
 
 STILL = Augment(mosaic=0, mixup=0, flip=0, rotation=0, scale=(1, 1), translate=0, shear=0)
@@ -112,6 +113,24 @@ def test_an_open_region_for_all_classes_leaves_only_its_positives(family):
     assert (found.classes[1][:, :2] == 0).all() and (found.classes[1][positive][:, 2] != 0).any()
     if family == "yolox":
         assert (found.objectness[1][~positive] == 0).all() and (found.objectness[1][positive] < 0).all()
+
+
+@pytest.mark.parametrize("logits", [(3, 3, -20), (-20, -20, 3), (-4, -4, -4), (1, 1, 5)])
+@pytest.mark.parametrize("objectness", [-6.0, 0.0, 6.0])
+def test_objectness_learns_from_the_known_part_of_the_classes(logits, objectness):
+    """An anchor point without a box: the more likely its object is of a known class, the more it is background."""
+    known = torch.tensor([[[True, True, False]]])
+    leaves = torch.tensor([[objectness]], requires_grad=True), torch.tensor([[logits]]).float().requires_grad_()
+    _objectness_loss(leaves[0], torch.zeros(1, 1), leaves[1], known).backward()
+    probability = torch.tensor(objectness).sigmoid()
+    classes = leaves[1].detach().sigmoid()
+    share = classes[..., :2].sum() / classes.sum()
+    expected = share * probability * (1 - probability) / (1 - share * probability)
+    torch.testing.assert_close(leaves[0].grad[0, 0], expected, atol=1e-6, rtol=1e-3)
+    score = probability * classes  # of a class: BCE(objectness * class, 0), with the objectness as it is
+    torch.testing.assert_close(
+        leaves[1].grad, (score * (1 - classes) / (1 - score)).where(known, 0), atol=1e-6, rtol=1e-3
+    )
 
 
 @every_family

@@ -32,7 +32,7 @@ from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects_labels import write_label_files
 from tools.suspects_page import OTHER, short_names, thumbnail, write_page
-from tools.suspects_table import within, word, write_csv
+from tools.suspects_table import with_proposals, within, word, write_csv
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 
@@ -466,6 +466,17 @@ def test_proposals_keep_to_what_a_person_wrote_meanwhile(judged: Path, capsys) -
     path.write_text("".join(lines[1:]))
     with refused(ConfigError, f"{path}:1", "a.png"):
         accepted(judged, "1")
+
+
+def test_each_proposal_changes_one_of_several_equal_labels_and_no_crowd_region() -> None:
+    label = "1,2,9,9,0"
+    rows = [
+        {"number": f"{number}", "kind": "doubled", "box": label, "class": "", "proposal": "remove"}
+        for number in range(3)
+    ]
+    assert with_proposals([label] * 3, rows[:2]) == ([label], set())
+    assert with_proposals([label] * 2, rows) == ([], {2})
+    assert with_proposals([f"{label},1", label], rows[:1]) == ([f"{label},1"], set())
 
 
 @pytest.mark.parametrize("numbers", ["0", "5", "3-2", "1;2", "all", "1-"])

@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 import evaluate
 import predict
 import train
+from tools import check as tools_check
 from tools import convert, suspects
 from utils import config, migration
 from utils.config import ConfigError, check, override, require, require_writable, show, table
@@ -422,12 +423,19 @@ def test_user_errors_end_a_script_in_one_line(error, message):
         run(error)
 
 
-def test_a_name_that_is_too_long_for_the_disk_is_shown_in_brief_with_the_fix(tmp_path):
+def test_a_name_that_is_too_long_for_the_disk_is_shown_in_brief_with_the_fix(tmp_path, painted, capsys):
     with pytest.raises(OSError) as error:
         (tmp_path / ("a" * 300)).stat()
     with refused(SystemExit, tmp_path, "shorter") as stopped:
         run(error.value)
     assert len(str(stopped.value)) < 300 and "\n" not in str(stopped.value).strip()
+    name = str(tmp_path / ("a" * 300))
+    data = str(painted(2))
+    (tmp_path / "classes.txt").write_text("red\nblue\n")
+    for script, option in ((tools_check, f"page={name}.html"), (convert, f"{name}.txt")):
+        with pytest.raises(SystemExit) as stopped:
+            script.main([data, option])
+        assert mentions(f"{stopped.value} {capsys.readouterr().err}", "shorter")
 
 
 def test_other_errors_keep_their_traceback():

@@ -46,6 +46,12 @@ def test_a_box_is_drawn_at_its_place_in_the_color_of_its_class():
     assert not changed(drawn)[70:150, 60:140].any()  # an empty text has no plate
 
 
+def test_the_plate_of_a_text_has_the_height_of_its_font():
+    plain, large = (draw_labeled(gray(200, 200), [[50, 100, 150, 160]], ["a"], [(0, 0, 255)], 1, n) for n in (None, 40))
+    assert not changed(plain)[:100, 50:70][:60].any()
+    assert changed(large)[100 - 54 : 100, 50:70].all() and not changed(large)[: 100 - 54].any()
+
+
 def test_no_boxes_change_nothing():
     assert (draw_boxes(gray(40, 40), np.zeros((0, 4)), [], ["a"], []) == GRAY).all()
 

@@ -10,6 +10,7 @@ import fsspec
 import pytest
 from buckets import Faulty, tar_of, upload
 from files import paint, text
+from refused import refused
 
 import train
 from datasets.errors import DataError
@@ -141,6 +142,25 @@ def test_a_tar_is_the_folder_in_it(tmp_path, where):
     before = Faulty.reads
     assert_same(address, folder)
     assert Faulty.reads == before  # the copy and the index are kept
+
+
+def test_a_tar_next_to_images_is_a_copy_of_them_and_is_not_read(tmp_path):
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    other = coco(tmp_path / "other")
+    files, top = fsspec.core.url_to_fs(address)
+    files.pipe_file(f"{top}/more.tar", tar_of(other))
+    assert_same(address, folder)
+
+
+def test_a_tar_that_is_cut_off_after_the_start_is_an_error(tmp_path):
+    tar = tmp_path / "set.tar"
+    tar.write_bytes(tar_of(yolo(tmp_path / "set")))
+    found = read(tar, "all")
+    tar.write_bytes(tar.read_bytes()[:600])
+    with refused(FetchError, tar):
+        for i in range(len(found)):
+            read_bytes(found.path(i))
 
 
 def test_names_in_a_tar_lead_nowhere_else(tmp_path):

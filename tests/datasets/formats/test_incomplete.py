@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from files import boxes, paint, text
-from refused import refused
+from refused import refused, told
 
 from datasets.errors import DataError
 from datasets.formats.finish import ReadOptions, prepare
@@ -66,6 +66,17 @@ def test_a_class_that_a_set_does_not_have_was_not_looked_for_in_its_images(two_s
     (table,) = [note for note in found.notes if "\n" in note]
     for path, images, names in zip(two_sets, ("3", "2"), ("cat, dog", "dog, elk"), strict=True):
         assert any(str(path) in line and images in line.split() and names in line for line in table.splitlines())
+
+
+def test_a_class_of_a_shared_list_without_boxes_in_a_set_is_noted(two_sets, tmp_path):
+    """Of teams with one list of classes, none looked for all of them."""
+    other = coco(tmp_path / "c" / "elks.json", {1: "cat", 2: "dog", 3: "elk", 4: "fox"}, [[(3, 0)]])
+    both = f"{two_sets[0]},{other}"
+    (note,) = [note for note in read(both, "train").notes if "no boxes of" in note]
+    told(note, str(other), "cat", "dog")
+    assert "elk" not in note.partition("no boxes of")[2] and "fox" not in note
+    for split, options in (("val", ReadOptions()), ("train", ReadOptions(all_labeled=True))):
+        assert not any("no boxes of" in note for note in read(both, split, options).notes)
 
 
 def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
