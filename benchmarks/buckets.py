@@ -35,7 +35,7 @@ HEAD = """# A data set in a bucket
 `python -m benchmarks.buckets` writes small JPEGs and an annotation file into a bucket, which a server of S3 (moto) on the same
 computer holds, and adds a row. The server answers each request after `latency`, and its own time. A start is the time from
 `read` to the first batch in a new process: listing, fetching, the scan and the loader. The cache is empty at the first start.
-In brackets are the CPU seconds of that process, which another program on the computer does not change much. Epoch 2: images per
+In brackets are the CPU seconds of that process, which other programs on the computer change less. Epoch 2: images per
 CPU second of the process that loads images, with mosaics, relative to the same images in a folder: the median of 5 pairs. A
 training keeps decoded images in the cache folder, as far as there is room; without them each image is read again."""
 ROUNDS = 5  # of epochs in turns
