@@ -232,4 +232,4 @@ def test_uploads_that_are_killed_20_times_always_leave_a_checkpoint_to_resume_fr
 def test_the_benchmark_of_buckets_adds_a_row(source, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "RESULTS", tmp_path)
     buckets_benchmark.main(buckets_benchmark.Config(images=20, latency=0, batch_size=4, batches=2, source=source))
-    assert f"| {source} | 20 |" in (tmp_path / "buckets.md").read_text()
+    assert f"| {source} | no | 20 |" in (tmp_path / "buckets.md").read_text()

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -350,6 +351,12 @@ def address_of_run(folder: str) -> str:
 
 
 def _root() -> str:
+    return _absolute(os.environ.get("THAW_CACHE"), os.environ.get("HOME"))
+
+
+@lru_cache
+def _absolute(*_: str | None) -> str:
+    """Returns the folder in the cache folder that these variables name: each reading of an image needs it three times."""
     return os.path.abspath(cache_folder() / FOLDER)
 
 
