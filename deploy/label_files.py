@@ -105,12 +105,13 @@ class LabelFiles:
             text = yolo_text(boxes, labels, *size, scores)
         else:
             text = yolo_text(boxes, labels, *size)
-        self._write(folder, Path(name).with_suffix(PER_IMAGE[self.kind]).as_posix(), text)
+        # Without a label file, an image is one without objects: a person may have deleted wrong boxes in this way.
+        self._write(folder, Path(name).with_suffix(PER_IMAGE[self.kind]).as_posix(), text, may_be_deleted=True)
 
-    def _write(self, folder: Path, name: str, text: str) -> None:
+    def _write(self, folder: Path, name: str, text: str, may_be_deleted: bool = False) -> None:
         if self.files is None:
             self.files = OwnFiles(folder, self.overwrite)
-        self.files.write(name, text)
+        self.files.write(name, text, may_be_deleted)
 
     def takes(self, boxes: np.ndarray) -> bool:
         """Whether an image with these detections gets labels: every image does."""
@@ -140,8 +141,8 @@ class LabelFiles:
         kept = self.files.kept if self.files else []
         if not kept:
             return ""
-        names = brief(", ".join(sorted(kept)))
-        return f"kept, because they were changed: {amount(len(kept), 'file')} ({names}); overwrite=true replaces them"
+        files = f"{amount(len(kept), 'file')} ({brief(', '.join(sorted(kept)))})"
+        return f"kept, because they were changed or deleted: {files}; overwrite=true replaces them"
 
 
 def is_next_to(folder: Path, name: str, path: str) -> bool:

@@ -1,5 +1,7 @@
 """predict.py with labels=: what a person corrected between two calls is kept, and the folder stays a data set."""
 
+import shutil
+
 import cv2
 import numpy as np
 import pytest
@@ -49,6 +51,24 @@ def test_corrected_labels_are_kept_and_counted_and_the_others_are_written_again(
         assert not mentions(printed, two.name)
     run(weights, data, labels=kind, overwrite=True)
     assert zero.read_text() not in ("corrected", "") and two.read_text() == first
+
+
+@pytest.mark.parametrize("kind", PER_IMAGE)
+def test_a_label_file_that_was_deleted_stays_deleted_until_the_folder_is_new(weights, data, kind, capsys):
+    """Its image is one without objects."""
+    run(weights, data, labels=kind)
+    file = data / "labels" / f"1{PER_IMAGE[kind]}"
+    text = file.read_text()
+    file.unlink()
+    capsys.readouterr()
+    run(weights, data, labels=kind)
+    printed = capsys.readouterr().out
+    assert not file.exists() and mentions(printed, file.name) and mentions(printed, "1 file")
+    run(weights, data, labels=kind, overwrite=True)
+    assert file.read_text() == text
+    shutil.rmtree(data / "labels")
+    run(weights, data, labels=kind)
+    assert file.read_text() == text
 
 
 def test_a_correction_that_equals_a_prediction_stays_a_correction(weights, data):

@@ -98,11 +98,12 @@ class OwnFiles:
         path = self.folder / name
         return path.exists() and self._digests.get(name) != _digest(path.read_bytes())
 
-    def write(self, name: str, text: str) -> None:
-        """Writes a file, unless it was changed. Creates its folder."""
+    def write(self, name: str, text: str, may_be_deleted: bool = False) -> None:
+        """Writes a file, unless it was changed. Creates its folder. `may_be_deleted`: one that was deleted stays deleted."""
         path, data = self.folder / name, text.encode("utf-8", "surrogateescape")
-        if not self.overwrite and self.is_changed(name):
-            if path.read_bytes() != data:
+        is_deleted = may_be_deleted and name in self._digests and not path.exists()
+        if not self.overwrite and (is_deleted or self.is_changed(name)):
+            if is_deleted or path.read_bytes() != data:
                 self.kept.append(name)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
