@@ -494,16 +494,16 @@ def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expecte
         assert written != "early" or str(folder) in str(raised.value)
 
 
-@pytest.mark.parametrize(("is_node_main", "exists"), [(True, True), (True, False), (False, True), (False, False)])
-def test_only_a_best_pt_that_is_missing_is_written_and_once_per_node(tmp_path, monkeypatch, is_node_main, exists):
+@pytest.mark.parametrize(("is_main", "exists"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_a_best_pt_that_is_missing_is_written_and_by_one_rank(tmp_path, monkeypatch, is_main, exists):
     written, origin = [], object.__new__(Origin)
     monkeypatch.setattr(resume, "restore_best", lambda *arguments: written.append(arguments))
-    origin.ranks, origin.folder = SimpleNamespace(is_node_main=is_node_main), tmp_path
+    origin.ranks, origin.folder = SimpleNamespace(is_main=is_main), tmp_path
     origin.last = {"resume": {"state": {}, "meter": None}}
     if exists:
         (tmp_path / "best.pt").touch()
     origin.finish()
-    assert len(written) == (is_node_main and not exists)
+    assert len(written) == (is_main and not exists)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
