@@ -4,14 +4,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from lively import lively_checkpoint
+from lively import lively, lively_checkpoint
 from refused import refused
 
 import export
+import nets
 from datasets import demo
 from deploy.detector import Detector
 from deploy.load import device_for
 from deploy.onnx_model import OnnxModel
+from nets.extended import extended
+from utils import checkpoint
 from utils.file_checks import CheckpointError
 
 
@@ -72,6 +75,25 @@ def test_no_more_detections_than_wanted(file):
         for most in (300, 7)
     )
     assert len(all_of_them.scores) > 7 and torch.equal(all_of_them.scores[:7], some.scores)
+
+
+def test_each_head_of_a_file_has_its_own_limit_and_classes(tmp_path):
+    """As in the model with added classes that was exported."""
+    model, *fresh = (lively(nets.build("tiny_n", count), (64, 96)) for count in (3, 2, 1))
+    for one in fresh:
+        model = extended(model, one).eval()
+    contents = {"config": {"model": "tiny_n", "image_size": (64, 96), "val": None}, "classes": list("abcdef")}
+    contents |= {"epoch": 1, "step": 1, "metrics": {}, "model": model.state_dict()}
+    checkpoint.save(tmp_path / "best.pt", contents)
+    path = export.main(export.Config(str(tmp_path / "best.pt"), check_images=2, max_detections=6))
+    inputs, transforms = Detector(path).prepare([demo.draw_image(0)[0]])
+    for most in (6, 4):
+        limits = {"confidence": 0.01, "max_detections": most}
+        with torch.inference_mode():
+            (theirs,) = model.detections(model(inputs), (64, 96), transforms, **limits)
+        (ours,) = OnnxModel(path).detections(inputs, (64, 96), transforms, **limits)
+        assert len(ours.scores) == 3 * most and torch.equal(ours.labels, theirs.labels)
+        torch.testing.assert_close(ours.scores, theirs.scores, atol=1e-4, rtol=0)
 
 
 def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):

@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import tarfile
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -145,6 +146,24 @@ def test_a_tar_is_the_folder_in_it(tmp_path, where):
     assert Faulty.reads == before  # the copy and the index are kept
 
 
+@pytest.mark.parametrize("kind", ("rewritten", "replaced", "bucket"))
+def test_a_tar_of_the_same_size_that_has_changed_is_read_again(tmp_path, kind):
+    folder, tar = yolo(tmp_path / "set"), tmp_path / "set.tar"
+    address = "faulty://bucket/set.tar" if kind == "bucket" else tar
+    for place in ("first", "second"):
+        (tmp_path / place).write_bytes(tar_of(folder))
+        if kind == "bucket":
+            fsspec.filesystem("faulty").pipe_file("/bucket/set.tar", (tmp_path / place).read_bytes())
+        elif kind == "replaced" or place == "first":
+            os.utime(tmp_path / place, (1, 1))
+            os.replace(tmp_path / place, tar)
+        else:
+            tar.write_bytes((tmp_path / place).read_bytes())
+        assert_same(address, folder)
+        label = folder / "labels" / "train" / "1.txt"
+        label.write_text(label.read_text().replace(".5", ".4"))
+
+
 def test_a_tar_may_lie_below_a_hidden_folder(tmp_path):
     tar = tmp_path / ".data" / "set.tar"
     tar.parent.mkdir()
@@ -228,6 +247,69 @@ def test_large_files_of_two_splits_stay_copied(tmp_path, monkeypatch):
     assert Faulty.reads == before
 
 
+def test_large_label_files_that_a_data_file_names_are_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror, "LARGE_TEXT", 1)
+    folder = yolo(tmp_path / "set")
+    text(folder / "data.yaml", "train: images/train\nval: images/val\nnames: [cat, dog]\n")
+    assert_same(upload(folder, "faulty://bucket/set") + "/data.yaml", folder / "data.yaml")
+
+
+def test_only_the_folder_of_a_label_file_is_listed_if_it_has_images(tmp_path):
+    folder = lines(tmp_path / "set")
+    upload(folder, "faulty://bucket/sets/other")
+    address = upload(folder, "faulty://bucket/sets/set")
+    assert_same(f"{address}/all.txt", folder / "all.txt")
+    assert os.listdir(mirror.place("faulty://bucket/sets")) == ["set"]
+
+
+def test_files_of_unknown_size_are_read_once(tmp_path, monkeypatch):
+    item = remote.Storage._item
+    monkeypatch.setattr(remote.Storage, "_item", lambda self, info: item(self, info)._replace(size=None))
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    assert_same(address, folder)
+    before = Faulty.reads
+    assert_same(address, folder)
+    assert Faulty.reads == before
+
+
+@pytest.mark.parametrize("larger", (0, 1))
+def test_only_a_label_file_that_may_be_needed_is_copied_if_it_is_large(tmp_path, monkeypatch, larger):
+    """Next to the one that is named are those of other sets. Each label file of a folder may be needed."""
+    folder = coco(tmp_path / "set")
+    contents = (folder / "annotations" / "all.json").read_bytes()
+    monkeypatch.setattr(mirror, "LARGE_TEXT", len(contents) - larger)
+    (folder / "annotations" / "other.json").write_bytes(contents)
+    top = upload(folder, "faulty://bucket/set")
+    before, other = Faulty.reads, Path(mirror.place(f"{top}/annotations/other.json"))
+    mirror.local(f"{top}/annotations/all.json")
+    assert (Faulty.reads - before, other.read_bytes()) == ((1, b"") if larger else (2, contents))
+    mirror.local(f"{top}/annotations")
+    assert other.read_bytes() == contents
+    changed = contents.replace(b"cat", b"dog and cat")
+    fsspec.filesystem("faulty").pipe_file("/bucket/set/annotations/other.json", changed)
+    mirror.local(f"{top}/annotations/all.json")
+    assert other.read_bytes() == b""  # not needed again
+    mirror.local(f"{top}/annotations")
+    assert other.read_bytes() == changed
+
+
+def test_label_files_of_a_storage_without_versions_are_read_at_each_start(tmp_path, monkeypatch):
+    """Images are not."""
+    monkeypatch.setattr(remote, "VERSIONS", ())
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    assert_same(address, folder)
+    label = folder / "labels" / "train" / "1.txt"
+    label.write_text(label.read_text().replace(".5", ".4"))  # as large as before
+    upload(folder, address)
+    image = Path(mirror.place(f"{address}/images/train/1.png"))
+    before, made = Faulty.reads, image.stat()
+    assert_same(address, folder)
+    assert Faulty.reads == before + 7  # six label files and the list of classes
+    assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)  # its scan stays valid
+
+
 def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
@@ -244,6 +326,26 @@ def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
     assert_same(address, folder)
 
 
+def test_a_start_makes_the_folder_that_of_the_storage_whatever_is_in_it(tmp_path):
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    here = Path(mirror.local(address))
+    for image in here.rglob("*.png"):
+        assert mirror.contents(str(image)) and not image.stat().st_size
+    (here / "images" / "train" / "stray.png").touch()
+    (here / "labels" / "train" / "0.txt").write_text("")  # cut off
+    (here / "labels" / "train" / "1.txt").unlink()
+    (here / "images" / "train" / "2.png").write_bytes(b"part")
+    for place in (here, folder):
+        (place / "images" / "train" / "3.png").unlink()
+    fsspec.filesystem("faulty").rm("/bucket/set/images/train/3.png")
+    assert mirror.local(address) == str(here)
+    found = {path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    there = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == {path: b"" if path.suffix == ".png" else data for path, data in there.items()}
+    assert mirror.contents(str(here / "images" / "train" / "3.png")) is None
+
+
 def test_a_folder_that_is_deleted_while_the_program_runs_is_made_again(tmp_path):
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
@@ -252,6 +354,19 @@ def test_a_folder_that_is_deleted_while_the_program_runs_is_made_again(tmp_path)
     found = assert_same(address, folder)
     shutil.rmtree(tmp_path / "cache" / "remote")
     assert read_bytes(found.path(0)) == (folder / "images" / "train" / "0.png").read_bytes()
+
+
+def test_a_cache_that_is_moved_stays_whole(tmp_path, monkeypatch):
+    folder = yolo(tmp_path / "set")
+    fsspec.filesystem("faulty").pipe_file("/bucket/set.tar", tar_of(folder))
+    for address in ("faulty://bucket/set.tar", upload(folder, "faulty://bucket/set")):
+        monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+        assert_same(address, folder)
+        shutil.move(tmp_path / "cache", tmp_path / "moved")
+        monkeypatch.setenv("THAW_CACHE", str(tmp_path / "moved"))
+        monkeypatch.setattr(mirror, "_opened", threading.local())  # another process
+        assert_same(address, folder)
+        shutil.rmtree(tmp_path / "moved")
 
 
 def test_a_lost_cache_is_fetched_again(tmp_path):
