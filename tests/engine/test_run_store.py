@@ -106,13 +106,157 @@ def saved(folder: Path, step: int, is_best: bool) -> None:
     checkpoint.save(folder / "last.pt", {**contents, "metrics": {"best": step if is_best else step - 1}})
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(tmp_path, monkeypatch, seed):
-    rng = random.Random(seed)
+@pytest.fixture
+def folder(monkeypatch):
+    """The folder of a run without a thread that uploads."""
+    monkeypatch.setattr(run_store.Uploads, "_work", lambda self: None)
     folder = run_store.run_root(RUNS) / "small-2026-01-01-1"
     folder.mkdir(parents=True)
     (folder / "environment.json").write_text("{}")
-    monkeypatch.setattr(run_store.Uploads, "_work", lambda self: None)  # the test calls it
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The names of the files that are uploaded, in their order."""
+    names, put = [], Faulty.put_file
+    monkeypatch.setattr(
+        Faulty, "put_file", lambda self, path, address: names.append(Path(address).name) or put(self, path, address)
+    )
+    return names
+
+
+def fetch():
+    run_store.fetch_run(RUNS, lambda folders: max(folders, default=None))
+
+
+def step_of(path: Path) -> int:
+    return checkpoint.load(path)["step"]
+
+
+def in_order(names) -> bool:
+    """Whether last.pt comes after all that it refers to."""
+    return names[-1] == "last.pt" and set(names) == {"environment.json", "config.json", "best.pt", "last.pt"}
+
+
+def test_what_is_newer_is_copied_to_the_other_place_and_nothing_if_both_are_the_same(folder, written):
+    fetch()
+    assert sorted(written) == ["config.json", "environment.json"]  # other nodes find a run that has saved nothing yet
+    for step in (1, 2):
+        saved(folder, step, True)
+        written.clear()
+        fetch()
+        assert in_order(written)
+    reads = Faulty.reads
+    fetch()
+    assert Faulty.reads == reads + 1 and in_order(written)  # it looks at last.pt only
+    there = in_bucket()
+    saved(folder, 1, True)
+    fetch()
+    assert in_bucket() == there and step_of(folder / "last.pt") == step_of(folder / "best.pt") == 2
+    (folder / "last.pt").write_bytes(b"damaged")
+    (folder / "best.pt").unlink()
+    fetch()
+    assert in_bucket() == there and step_of(folder / "last.pt") == step_of(folder / "best.pt") == 2
+    assert {path.name for path in folder.iterdir()} == there.keys()
+
+
+def test_a_run_without_a_last_pt_is_fetched_if_it_was_started_there(folder):
+    fetch()
+    shutil.rmtree(folder)
+    fetch()
+    assert (folder / "config.json").exists()
+    shutil.rmtree(folder)
+    fsspec.filesystem("faulty").rm("/bucket/runs/small-2026-01-01-1/environment.json")
+    fetch()
+    assert folder.is_dir() and not any(folder.iterdir())
+
+
+def test_only_what_resuming_needs_is_fetched(folder, tmp_path):
+    saved(folder, 2, True)
+    fetch()
+    shutil.rmtree(folder)
+    saved(tmp_path, 7, False)
+    for name in ("epoch_0001.pt", ".hidden", "old/last.pt"):
+        address = f"/bucket/runs/{folder.name}/{name}"
+        fsspec.filesystem("faulty").pipe_file(address, (tmp_path / "last.pt").read_bytes())
+    fetch()
+    assert {path.name for path in folder.iterdir()} == {"environment.json", "config.json", "best.pt", "last.pt"}
+    assert step_of(folder / "last.pt") == 2
+
+
+def test_a_fetch_that_fails_leaves_no_last_pt_without_its_best_pt(folder, monkeypatch):
+    saved(folder, 2, True)
+    fetch()
+    shutil.rmtree(folder)
+    cat_file = Faulty.cat_file
+
+    def denied(self, path, *args, **options):
+        if path.endswith("best.pt"):
+            raise PermissionError("403")
+        return cat_file(self, path, *args, **options)
+
+    monkeypatch.setattr(Faulty, "cat_file", denied)
+    with pytest.raises(FetchError):
+        fetch()
+    assert not (folder / "last.pt").exists()
+
+
+def test_files_of_a_run_are_uploaded_when_they_have_changed(folder, written):
+    saved(folder, 1, True)
+    (folder / "epoch_0001.pt").write_bytes(b"1")
+    (folder / "log.csv").write_text("1\n")
+    (folder / "log.csv.tmp").touch()
+    (folder / "lock").touch()
+    os.link(folder / "last.pt", folder / f"{run_store.SNAPSHOT}last.pt")  # of a process that was killed
+    uploads = run_store.Uploads(folder)
+    uploads.upload()
+    assert in_order([name for name in written[:-1] if name != "epoch_0001.pt"]) and written[-1] == "log.csv"
+    assert written.index("epoch_0001.pt") < written.index("last.pt")
+    uploads.upload()
+    assert len(written) == 6
+    (folder / "log.csv").write_text("1\n2\n")
+    assert uploads.close() == "" and written[6:] == ["log.csv"]
+    assert in_bucket()["log.csv"] == b"1\n2\n" and not list(folder.glob(f"{run_store.SNAPSHOT}*"))
+
+
+@pytest.mark.parametrize("change", ("longer", "later", "replaced"))
+def test_each_change_of_a_file_is_seen(folder, written, change):
+    log, other = folder / "log.csv", folder / "other"
+    for path in (log, other):
+        path.write_text("1\n")
+        os.utime(path, (1, 1))
+    uploads = run_store.Uploads(folder)
+    uploads.upload()
+    if change == "replaced":
+        os.replace(other, log)
+    else:
+        log.write_text("12\n" if change == "longer" else "2\n")
+        os.utime(log, (1, 1) if change == "longer" else (2, 2))
+    written.clear()
+    uploads.upload()
+    assert written == ["log.csv"]
+
+
+def test_uploads_that_work_again_leave_no_error(folder, written, monkeypatch, capsys):
+    uploads = run_store.Uploads(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Faulty, "put_file", mock.Mock(side_effect=PermissionError("403")))
+        for _ in range(3):
+            uploads.upload()
+        assert capsys.readouterr().out.count("403") == 1
+    assert uploads.close() == "" and sorted(written) == ["config.json", "environment.json"]
+
+
+def test_an_output_of_an_unknown_kind_is_refused():
+    with pytest.raises(FetchError, match="s4://bucket"):
+        run_store.require_store("s4://bucket/runs")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(folder, tmp_path, monkeypatch, seed):
+    rng = random.Random(seed)
     uploads, whole = run_store.Uploads(folder), 0
     put = Faulty.put_file
     left = rng.randrange(3, 16)
@@ -133,6 +277,8 @@ def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(tmp_path, mo
             uploads.upload()
             whole = step
     monkeypatch.setattr(Faulty, "put_file", put)
+    names = in_bucket().keys()
+    assert "last.pt" not in names or names >= {"environment.json", "config.json"}
     shutil.rmtree(tmp_path / "cache")
     run_store.fetch_run(RUNS, lambda folders: folders[0])
     if whole:

@@ -1,5 +1,6 @@
 """A data set at an address or in a tar is read like its folder; what is wrong with a storage is told, and nothing is lost."""
 
+import hashlib
 import io
 import os
 import shutil
@@ -182,9 +183,9 @@ def with_status(status: int) -> Exception:
     [
         (ConnectionError("lost"), True),
         (with_status(503), True),
-        (with_status(404), False),
-        (with_status(403), False),
+        *((with_status(status), False) for status in (400, 401, 403, 404, 405, 410)),
         (PermissionError("no"), False),
+        (type("NoCredentialsError", (Exception,), {})("no"), False),
         (FileNotFoundError("gone"), False),
         (NotImplementedError("listing"), False),
     ],
@@ -199,6 +200,42 @@ def test_only_errors_that_may_pass_are_tried_again(error, is_tried_again):
     with refused(FetchError, "s3://bucket/a"):
         remote.attempt("s3://bucket/a", work)
     assert len(calls) == (1 + len(remote.PAUSES) if is_tried_again else 1)
+
+
+@pytest.fixture
+def large():
+    """An object of 256 bytes."""
+    fsspec.filesystem("faulty").pipe_file("/bucket/large", bytes(range(256)))
+    return remote.storage_of("faulty://bucket/large").file("faulty://bucket/large")
+
+
+def test_of_a_large_object_only_the_block_with_an_error_is_read_again(large):
+    Faulty.faults += [None, ConnectionResetError("cut"), 50]
+    before = Faulty.reads
+    remote.storage_of(large.address).copy(large, file := io.BytesIO(), block=100)
+    assert file.getvalue() == bytes(range(256)) and Faulty.reads == before + 5
+
+
+@pytest.mark.parametrize("kind", ("whole later", "too long", "changed"))
+def test_a_large_object_is_copied_as_it_was_listed_or_not_at_all(large, kind, monkeypatch):
+    read_range = Faulty.cat_file
+
+    def cat_file(self, path, start=None, end=None, **options):
+        if kind == "whole later" and start:  # another server behind the same address, which knows no ranges
+            return read_range(self, path)
+        return read_range(self, path, start, end + (kind == "too long" and end < 256), **options)
+
+    monkeypatch.setattr(Faulty, "cat_file", cat_file)
+    if kind == "changed":
+        fsspec.filesystem("faulty").pipe_file("/bucket/large", bytes(256))
+    with refused(FetchError, large.address):
+        remote.storage_of(large.address).copy(large, io.BytesIO(), block=100)
+
+
+def test_an_object_whose_version_is_the_md5_of_its_contents_takes_one_request(large, monkeypatch):
+    monkeypatch.setattr(Faulty, "info", lambda *_, **__: pytest.fail("a second request"))
+    item = large._replace(version=f'"{hashlib.md5(bytes(range(256)), usedforsecurity=False).hexdigest()}"')
+    assert remote.storage_of(large.address).read(item) == bytes(range(256))
 
 
 def test_a_tar_next_to_images_is_a_copy_of_them_and_is_not_read(tmp_path):
@@ -464,6 +501,7 @@ def test_problems_of_the_data_name_the_address(tmp_path):
         "https://host/a?x=1&sig=secret",
         "https://secret@host/set.tar",
         "https://[host/set?token=secret",
+        "HTTPS://secret@host/set.tar",
         "s3://AKIA:secret@bucket/photo.jpg",
     ),
 )
@@ -476,7 +514,7 @@ def test_keys_in_addresses_are_refused_and_not_repeated(address):
 
 
 def test_a_name_before_a_host_is_no_key():
-    for address in ("abfs://data@account.dfs.core.windows.net/set", "sftp://me@host/set"):
+    for address in ("abfs://data@account.dfs.core.windows.net/set", "sftp://me@host/set", "https://host/me@set.tar"):
         remote.refuse_keys("train=", address)
 
 
