@@ -76,7 +76,7 @@ def test_a_run_with_a_time_limit_stays_consistent_whatever_its_steps_take(seed):
         before = course.first_no_aug
         course.change_epochs(epoch + 1, Ranks())
         assert_consistent(course)
-        assert course.epochs >= epoch + 1
+        assert epoch + 1 <= course.epochs <= 100  # so the run ends, however little time is left
         assert course.first_no_aug == before if before <= epoch else course.first_no_aug >= epoch + 1
         epoch += 1
 
