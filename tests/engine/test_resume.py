@@ -272,6 +272,14 @@ def test_a_run_whose_files_do_not_fit_on_the_disk_is_refused_before_it_makes_a_f
     assert len(log_of(train_quietly(replace(cfg, epochs=3), parts=parts)[0])) == 3
 
 
+def test_a_network_disk_that_reports_no_size_is_not_called_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))
+    saving.require_space(tmp_path, make_updater(toy()))
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=1, free=0))
+    with refused(ConfigError, tmp_path, "output="):
+        saving.require_space(tmp_path, make_updater(toy()))
+
+
 def failing_save(monkeypatch, names, until):
     """Makes writes of these checkpoints fail until `until(path)` is true; returns the names of the attempts."""
     save, attempts = checkpoint.save, []
@@ -517,6 +525,34 @@ def test_the_moments_of_the_optimizer_take_the_room_that_is_counted_before_the_f
     moments = sum(x.nbytes for state in states for x in state.values() if torch.is_tensor(x) and x.ndim)
     average = sum(parameter.nbytes for parameter in updater.ema.model.parameters())
     assert whole == weights + average + moments and moments
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds", "is_due"),
+    [(2.0, 119, False), (2.0, 121, True), (0.5, 29, False), (0.5, 31, True), (0.0, 1e9, False)],
+)
+def test_last_pt_is_saved_when_save_minutes_have_passed_since_the_last_save(monkeypatch, minutes, seconds, is_due):
+    monkeypatch.setattr(saving.time, "monotonic", lambda: 1e6 + seconds)
+    saves, stop = [], SimpleNamespace(orphaned=lambda: False, received=False)
+    run, ranks = SimpleNamespace(saved=1e6), Ranks()
+    saver = SimpleNamespace(
+        save_minutes=minutes, run=run, ranks=ranks, stop=stop, within_epoch=lambda *_: saves.append(1)
+    )
+    Saver.between_steps(saver, State(), None)
+    assert len(saves) == is_due
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_timer_waits_from_the_first_word_of_the_ranks_in_a_save_to_the_last(last):
+    """And after the last save of a run."""
+    stop, seen = SimpleNamespace(saving=False), []
+
+    def note(*_):
+        seen.append(stop.saving)
+
+    updater, ranks = SimpleNamespace(average_statistics=note), SimpleNamespace(gather=note)
+    Saver._save(SimpleNamespace(stop=stop, run=None, updater=updater, ranks=ranks), State(), None, last)
+    assert seen == [True, True] and stop.saving is last
 
 
 def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():

@@ -133,6 +133,15 @@ def test_objectness_learns_from_the_known_part_of_the_classes(logits, objectness
     )
 
 
+@pytest.mark.parametrize("value", [-200.0, 200.0])
+def test_predictions_that_are_certain_have_finite_losses_and_gradients(value):
+    known = torch.tensor([[[True, False], [False, False], [True, True]]])
+    leaves = torch.full((1, 3), value, requires_grad=True), torch.full((1, 3, 2), value, requires_grad=True)
+    loss = _objectness_loss(leaves[0], torch.zeros(1, 3), leaves[1], known)
+    loss.backward()
+    assert all(x.isfinite().all() for x in (loss, leaves[0].grad, leaves[1].grad))
+
+
 @every_family
 def test_a_box_in_its_own_open_region_has_the_gradient_of_any_box(family):
     _, boxes, labels = some_batch([4], torch.float32)

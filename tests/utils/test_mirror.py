@@ -232,6 +232,12 @@ def test_a_large_object_is_copied_as_it_was_listed_or_not_at_all(large, kind, mo
         remote.storage_of(large.address).copy(large, io.BytesIO(), block=100)
 
 
+def test_a_large_object_that_was_listed_without_its_version_is_copied(large):
+    """Web servers list sizes, and answer a request with a version."""
+    remote.storage_of(large.address).copy(large._replace(version=""), file := io.BytesIO(), block=100)
+    assert file.getvalue() == bytes(range(256))
+
+
 def test_an_object_whose_version_is_the_md5_of_its_contents_takes_one_request(large, monkeypatch):
     monkeypatch.setattr(Faulty, "info", lambda *_, **__: pytest.fail("a second request"))
     item = large._replace(version=f'"{hashlib.md5(bytes(range(256)), usedforsecurity=False).hexdigest()}"')
