@@ -153,6 +153,8 @@ def test_a_box_in_its_own_open_region_has_the_gradient_of_any_box(family):
     assert torch.equal(found.boxes, plain.boxes)
     if family != "yolox":
         assert torch.equal(found.classes[..., 1:], plain.classes[..., 1:])
+        is_other = found.classes[..., 0] != plain.classes[..., 0]  # not at the anchor points of boxes of this class
+        assert (found.classes[..., 0][is_other] == 0).all() and (found.classes[..., 0] != 0).any()
 
 
 @every_family
