@@ -138,6 +138,16 @@ def test_the_results_of_an_evaluation_are_not_replaced(weights, data):
     assert (data / "detections.json").read_text() == "[]"
 
 
+def test_only_corrections_that_differ_from_what_would_be_written_are_counted(tmp_path):
+    OwnFiles(tmp_path).write("a.txt", "1")
+    (tmp_path / "a.txt").write_text("2")
+    files = OwnFiles(tmp_path)
+    files.write("a.txt", "2")
+    assert files.kept == []
+    files.write("a.txt", "3")
+    assert files.kept == ["a.txt"] and (tmp_path / "a.txt").read_text() == "2"
+
+
 def test_a_record_that_was_cut_off_makes_files_corrected_ones(tmp_path):
     first = OwnFiles(tmp_path)
     for name in ("a.txt", "b.txt"):

@@ -207,7 +207,7 @@ def test_the_newest_head_looks_at_its_own_classes():
         seen.append(unknown)
         return {}
 
-    unknown = Unknown(torch.zeros(1, 1, 2, 3), torch.tensor([[[True, False, False, True, False]]]))
+    unknown = Unknown(torch.zeros(1, 1, 2, 3), torch.tensor([[[False, True, False, True, False]]]))
     NewestCriterion(family, 3)((None,), None, torch.tensor([[3]]), SIZE, unknown)
     assert seen[0].classes.tolist() == [[[True, False]]]
 
