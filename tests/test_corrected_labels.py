@@ -71,6 +71,16 @@ def test_a_label_file_that_was_deleted_stays_deleted_until_the_folder_is_new(wei
     assert file.read_text() == text
 
 
+@pytest.mark.parametrize("name", ["data.yaml", "classes.txt"])
+def test_what_makes_the_folder_a_data_set_is_written_again_if_it_was_deleted(weights, data, name):
+    run(weights, data, labels="yolo")
+    file = data / "labels" / name
+    contents = file.read_text()
+    file.unlink()
+    run(weights, data, labels="yolo")
+    assert file.read_text() == contents
+
+
 def test_a_correction_that_equals_a_prediction_stays_a_correction(weights, data):
     """A person emptied a file; a call whose model detects nothing there does not make it a prediction."""
     run(weights, data, labels="yolo")
