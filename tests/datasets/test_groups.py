@@ -81,6 +81,15 @@ def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_pat
     assert len({*version_groups(digests, hashes, many)}) == len(many)
     assert len({*version_groups(digests[1:], hashes[1:], many[1:])}) == 1
 
+    others = [
+        "a.rf.1.jpg",
+        "a.rf.2.jpg",
+        "b_jpg.rf.1_jpg.rf.2.jpg",
+        "b_jpg.rf.3_png.rf.4.jpg",
+    ]  # not of it; twice exported
+    groups = version_groups(digests[:4], hashes[:4], others)
+    assert groups[2] == groups[3] and len({*groups}) == 3
+
 
 @pytest.mark.parametrize("val", [".2", ".5", "1/3", "2/3", "3/3"])
 def test_the_images_of_a_group_stay_in_one_split(tmp_path: Path, val: str) -> None:

@@ -202,6 +202,18 @@ def test_only_errors_that_may_pass_are_tried_again(error, is_tried_again):
     assert len(calls) == (1 + len(remote.PAUSES) if is_tried_again else 1)
 
 
+@pytest.mark.parametrize("key", ("generation", "ETag", "etag", "mtime", "created", "LastModified"))
+def test_what_a_storage_lists_of_an_object_tells_its_versions_apart(key):
+    """Google's storage, S3, Azure, sftp, and others."""
+    storage = remote.storage_of("faulty://bucket")
+    info = {"name": "/bucket/a", "size": 3, "type": "file"}
+    items = [storage._item(info | {key: value}) for value in (1, 1, 2)]
+    assert items[0] == items[1] != items[2]
+    if key != "LastModified":
+        later = [storage._item(info | {key: 1, "LastModified": value}) for value in (3, 4)]
+        assert later[0] == later[1]  # the same contents, written again
+
+
 @pytest.fixture
 def large():
     """An object of 256 bytes."""
