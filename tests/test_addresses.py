@@ -120,7 +120,7 @@ def test_a_large_file_comes_from_a_server_that_knows_no_ranges(tmp_path):
 
 
 @pytest.mark.parametrize("lists", (True, False))
-def test_a_web_server_may_list_its_folders_or_not(demo_images, lists):
+def test_a_web_server_may_list_its_folders_or_not(demo_images, tmp_path, lists):
     pytest.importorskip("aiohttp", reason="pip install aiohttp")
 
     class Handler(SimpleHTTPRequestHandler):
@@ -132,6 +132,12 @@ def test_a_web_server_may_list_its_folders_or_not(demo_images, lists):
         def log_message(self, *_):
             pass
 
-    with served(functools.partial(Handler, directory=str(demo_images))) as address:
-        data, _ = prepare(read(f"{address}/train.txt", "all"))
-    assert data.image_digest() == prepare(read(demo_images / "train.txt", "all"))[0].image_digest()
+    (tmp_path / "some photos").mkdir()
+    image = min(demo_images.rglob("*.png"))
+    (tmp_path / "some photos" / "a b#1.png").write_bytes(image.read_bytes())
+    (tmp_path / "train.txt").write_text("some photos/a b#1.png 1,2,9,9,0\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
+    for folder in (demo_images, tmp_path):
+        with served(functools.partial(Handler, directory=str(folder))) as address:
+            data, _ = prepare(read(f"{address}/train.txt", "all"))
+        assert data.image_digest() == prepare(read(folder / "train.txt", "all"))[0].image_digest()

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 from utils.files import IMAGE_SUFFIXES, atomic_write, cache_folder, files_under, make_cache_folder
 from utils.progress import progress_bar
@@ -334,8 +335,10 @@ def place(address: str) -> str:
 
 def address_of(path: str) -> str:
     """Returns the address of an object for which a path in the cache stands; other paths, and those in a tar, unchanged."""
-    in_tar = path.startswith((os.path.join(_root(), "tar"), os.path.join(_root(), "objects")))
-    return path if in_tar else shown(path)
+    if path.startswith((os.path.join(_root(), "tar"), os.path.join(_root(), "objects"))):
+        return path
+    address = shown(path)
+    return quote(address, safe=":/[]") if scheme_of(address) in WEB else address  # a name may have a # or a ?
 
 
 def runs_at(address: str) -> str:

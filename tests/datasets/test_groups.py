@@ -52,6 +52,7 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
     assert cameras[0] == cameras[1] and len(set(cameras)) == 3
     blocks = named_groups([f"frame_{number:04}.jpg" for number in (0, 99, 100)], r"(\d+)\d\d\.")
     assert blocks[0] == blocks[1] != blocks[2]
+    assert len({*named_groups(["one/images/1.jpg", "two/images/1.jpg"], "folders")}) == 2
     with refused(DataError, f"split_by={CLIP}", "a/other.jpg", "1 of 4"):
         named_groups([*paths, "a/other.jpg"], CLIP)
 
@@ -81,14 +82,10 @@ def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_pat
     assert len({*version_groups(digests, hashes, many)}) == len(many)
     assert len({*version_groups(digests[1:], hashes[1:], many[1:])}) == 1
 
-    others = [
-        "a.rf.1.jpg",
-        "a.rf.2.jpg",
-        "b_jpg.rf.1_jpg.rf.2.jpg",
-        "b_jpg.rf.3_png.rf.4.jpg",
-    ]  # not of it; twice exported
-    groups = version_groups(digests[:4], hashes[:4], others)
-    assert groups[2] == groups[3] and len({*groups}) == 3
+    others = ["a.rf.1.jpg", "a.rf.2.jpg", "c_1_jpg.rf.1.jpg", "c_2_jpg.rf.1.jpg"]  # no exports; two images
+    twice = ["b_jpg.rf.1_jpg.rf.2.jpg", "b_jpg.rf.3_png.rf.4.jpg"]  # exported
+    groups = version_groups(digests[:6], hashes[:6], [*others, *twice])
+    assert groups[4] == groups[5] and len({*groups}) == 5
 
 
 @pytest.mark.parametrize("val", [".2", ".5", "1/3", "2/3", "3/3"])
