@@ -536,6 +536,20 @@ def test_a_name_before_a_host_is_no_key():
         remote.refuse_keys("train=", address)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((word, True) for word in ("s3://bucket/a.jpg", "GS://bucket/a", "faulty://bucket/set")),
+        *(
+            (word, False)
+            for word in ("https://host/a.jpg", "http://host/a.tar", "ftp://host/a", "rtsp://camera/1", "a.jpg")
+        ),
+    ],
+)
+def test_pages_and_streams_are_no_storage(text, expected):
+    assert remote.is_storage(text) == expected
+
+
 def test_paths_are_left_alone(tmp_path):
     for path in ("data/train.txt", r"C:\data\set", str(tmp_path), "missing.tar"):
         assert mirror.local(path) == path and mirror.contents(path) is None
