@@ -135,7 +135,7 @@ def test_a_missing_set_is_named(two_sets, tmp_path):
 
 
 def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_looked_for(tmp_path):
-    first = coco(tmp_path / "cats.json", {1: "cat"}, [[(1, 0)]])
+    first = coco(tmp_path / "cats.json", {1: "cat", 2: "fox"}, [[(1, 0)]])
     contents = json.loads(first.read_text(encoding="utf-8"))
     contents["categories"][0]["name"] = "dog"
     contents["annotations"][0]["bbox"] = [1, 1, 5, 5]

@@ -153,6 +153,7 @@ def _drawn(name: str, key: str = "rectanglelabels", **fields: object) -> dict:
     ("data", "results"),
     [
         ({"image1": "a.png", "image2": "b.png"}, [_drawn("cat", to_name="img1"), _drawn("cat", to_name="img2")]),
+        ({"image": "a.png", "other": "b.png"}, [_drawn("cat", to_name="img1"), _drawn("cat", to_name="img2")]),
         ({"image": "a.png"}, [_drawn("cat", item_index=0), _drawn("cat", item_index=1)]),
         ({"image": "a.png"}, [_drawn("cat", item_index=1)]),
         ({"one": "a.png", "two": "b.png"}, [_drawn("cat", to_name="img2")]),

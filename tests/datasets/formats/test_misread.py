@@ -123,3 +123,10 @@ def test_subsets_of_cvat_that_are_no_splits_divide_nothing(tmp_path: Path, words
     path = text(tmp_path / "annotations.xml", f"<annotations>{''.join(nodes)}</annotations>")
     found = read(str(path), "train")
     assert len(found) == (1 if "Train" in words else 2)
+
+
+def test_an_image_of_cvat_without_a_name_is_refused(tmp_path: Path) -> None:
+    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"/>'
+    path = text(tmp_path / "annotations.xml", f'<annotations><image width="64" height="48">{box}</image></annotations>')
+    with refused(DataError, str(path)):
+        read(str(path), "train")
