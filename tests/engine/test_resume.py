@@ -389,11 +389,15 @@ class TwoNodes(Ranks):
 
 
 def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "PAUSES", (0, 0))
+    monkeypatch.setattr(resume.time, "sleep", lambda _: None)
     folder = tmp_path / "demo-2026-01-31-1"
     save_run(folder, 3, 7)
     ours, behind = (resume.Progress(folder.name, 3, batches) for batches in (7, 2))
-    for others, refuses in (((ours,), False), ((behind, ours), False), ((None, None), True), ((behind, behind), True)):
+    other = ours._replace(name="demo-2026-01-31-2")
+    for others, refuses in (
+        *(((ours,), False), ((behind, ours), False), ((behind, None, ours), False)),
+        *(((one,) * len(resume.PAUSES), True) for one in (None, behind, other)),
+    ):
         ranks = TwoNodes(0, 2)
         object.__setattr__(ranks, "others", list(others))
         if refuses:
