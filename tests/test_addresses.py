@@ -21,6 +21,7 @@ from datasets.formats.read import read
 from deploy.detector import Detector
 from tools import check
 from utils import remote
+from utils.files import files_under
 
 
 @pytest.fixture(autouse=True)
@@ -140,4 +141,6 @@ def test_a_web_server_may_list_its_folders_or_not(demo_images, tmp_path, lists):
     for folder in (demo_images, tmp_path):
         with served(functools.partial(Handler, directory=str(folder))) as address:
             data, _ = prepare(read(f"{address}/train.txt", "all"))
+            if lists:
+                assert remote.storage_of(address).folder(address).keys() == set(files_under(folder))
         assert data.image_digest() == prepare(read(folder / "train.txt", "all"))[0].image_digest()

@@ -81,6 +81,22 @@ def test_a_run_with_a_time_limit_stays_consistent_whatever_its_steps_take(seed):
         epoch += 1
 
 
+@pytest.mark.parametrize("no_aug, after_first, more", [(0, None, 0), (5, None, 1), (5, 0, 1), (5, 1, 0)])
+def test_a_run_whose_time_is_over_has_one_epoch_without_augmentation_and_then_ends(no_aug, after_first, more):
+    """`after_first`: the epochs that are trained, counted from the first one without augmentation; None: one epoch in all."""
+    now = [0.0]
+    cfg = replace(CONSTANTS, hours=1.0, epochs=100, freeze_epochs=0, no_aug_epochs=no_aug)
+    course = course_of(cfg, hours=0.1, clock=lambda: now[0])
+    course.choose_epochs(lambda phase: 1.0, 10, State(), Ranks())
+    done = 1 if after_first is None else course.first_no_aug + after_first
+    now[0] += 1000.0
+    course.change_epochs(done, Ranks())
+    assert course.epochs == done + more
+    assert course.phase(course.epochs - 1).no_aug == (no_aug > 0)
+    course.change_epochs(course.epochs, Ranks())
+    assert course.epochs == done + more
+
+
 def test_the_first_epoch_without_augmentation_is_never_in_the_past():
     assert first_no_aug_epoch(10, 5, before=8, done=7) == 7  # 5 would be the usual place
     assert first_no_aug_epoch(20, 5, before=3, done=7) == 3  # it has begun
