@@ -133,12 +133,13 @@ def test_a_web_server_may_list_its_folders_or_not(demo_images, tmp_path, lists):
         def log_message(self, *_):
             pass
 
-    (tmp_path / "some photos").mkdir()
+    own = tmp_path / "served"
+    (own / "some photos").mkdir(parents=True)
     image = min(demo_images.rglob("*.png"))
-    (tmp_path / "some photos" / "a b#1.png").write_bytes(image.read_bytes())
-    (tmp_path / "train.txt").write_text("some photos/a b#1.png 1,2,9,9,0\n")
-    (tmp_path / "classes.txt").write_text("cat\n")
-    for folder in (demo_images, tmp_path):
+    (own / "some photos" / "a b#1.png").write_bytes(image.read_bytes())
+    (own / "train.txt").write_text("some photos/a b#1.png 1,2,9,9,0\n")
+    (own / "classes.txt").write_text("cat\n")
+    for folder in (demo_images, own):
         with served(functools.partial(Handler, directory=str(folder))) as address:
             data, _ = prepare(read(f"{address}/train.txt", "all"))
             if lists:
