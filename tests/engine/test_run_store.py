@@ -155,10 +155,15 @@ def test_what_is_newer_is_copied_to_the_other_place_and_nothing_if_both_are_the_
     saved(folder, 1, True)
     fetch()
     assert in_bucket() == there and step_of(folder / "last.pt") == step_of(folder / "best.pt") == 2
-    (folder / "last.pt").write_bytes(b"damaged")
-    (folder / "best.pt").unlink()
-    fetch()
-    assert in_bucket() == there and step_of(folder / "last.pt") == step_of(folder / "best.pt") == 2
+    for spoil in (
+        Path.unlink,
+        lambda path: path.write_bytes(b"damaged"),
+        lambda path: checkpoint.save(path, {"model": {}}),
+    ):
+        spoil(folder / "last.pt")
+        (folder / "best.pt").unlink()
+        fetch()
+        assert in_bucket() == there and step_of(folder / "last.pt") == step_of(folder / "best.pt") == 2
     assert {path.name for path in folder.iterdir()} == there.keys()
 
 
