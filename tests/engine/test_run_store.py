@@ -244,6 +244,23 @@ def test_each_change_of_a_file_is_seen(folder, written, change):
     assert written == ["log.csv"]
 
 
+def test_a_file_that_is_saved_while_it_is_uploaded_is_uploaded_again(folder, tmp_path, monkeypatch):
+    saved(folder, 1, True)
+    put = Faulty.put_file
+
+    def put_file(self, path, address):
+        put(self, path, address)
+        if address.endswith("best.pt") and step_of(folder / "best.pt") == 1:
+            saved(folder, 2, True)
+
+    monkeypatch.setattr(Faulty, "put_file", put_file)
+    uploads = run_store.Uploads(folder)
+    for _ in range(2):
+        uploads.upload()
+    (tmp_path / "best.pt").write_bytes(in_bucket()["best.pt"])
+    assert step_of(tmp_path / "best.pt") == 2
+
+
 def test_uploads_that_work_again_leave_no_error(folder, written, monkeypatch, capsys):
     uploads = run_store.Uploads(folder)
     with monkeypatch.context() as patch:
