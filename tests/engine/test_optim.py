@@ -246,11 +246,12 @@ def test_a_run_of_an_early_version_has_the_clipping_of_its_time():
 
 def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
     """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
-    cfg = train.Config(optimizer="sgd", epochs=50, patience=3)
-    rates = Rates(cfg, pretrained=True, likeness=0.0)
+    cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)
+    rates = Rates(cfg, pretrained=False, likeness=0.0)
     course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
     later = train.Config(optimizer="adam", epochs=200, **rates.constants)
-    again = Rates(later, pretrained=False, likeness=1.0)
+    again = Rates(later, pretrained=True, likeness=1.0)
+    assert again.clip != rates.clip and again.power != rates.power
     again.load_state_dict(rates.state_dict())
     longer = Course(later, 300, again, TimeBudget(0.0), Schedule)
     longer.load_state_dict(course.state_dict())
