@@ -518,6 +518,24 @@ def test_only_a_best_pt_that_is_missing_is_written_and_by_one_rank(tmp_path, mon
     assert len(written) == (is_main and not exists)
 
 
+@pytest.mark.parametrize(
+    ("best_epoch", "batches", "is_written"), [(4, 0, True), (4, 1, False), (2, 0, False), (None, 0, False)]
+)
+def test_a_missing_best_pt_is_written_only_from_a_last_pt_with_its_weights(tmp_path, best_epoch, batches, is_written):
+    last = {
+        "epoch": 4,
+        "step": 9,
+        "model": {},
+        "config": {},
+        "classes": ["a"],
+        "resume": {"meter": {"batches": batches}},
+    }
+    resume.restore_best(tmp_path, last, best_epoch)
+    assert (tmp_path / "best.pt").exists() == is_written
+    if is_written:
+        assert "resume" not in checkpoint.load(tmp_path / "best.pt")
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_the_moments_of_the_optimizer_take_the_room_that_is_counted_before_the_first_step(optimizer):
     updater = make_updater(toy(), optimizer=optimizer)
