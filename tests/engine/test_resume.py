@@ -407,6 +407,21 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
             assert resume.find(True, str(tmp_path), "demo", ranks).folder == folder
 
 
+def test_a_run_in_a_bucket_is_fetched_once_by_a_node(tmp_path, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(resume, "fetch_run", lambda output, newest: fetched.append(output))
+    save_run(tmp_path / "demo-2026-01-31-1", 3, 7)
+    assert resume.find(True, str(tmp_path), "demo", Ranks()).last
+    assert fetched == [str(tmp_path)]
+
+
+@pytest.mark.parametrize("limit", [0.0, 60.0])
+def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(limit):
+    saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit))
+    saver = SimpleNamespace(course=course, within_epoch=lambda state, meter: saves.append(state))
+    assert Saver.begin(saver, State(), {}) == State() and saves == [State()] * (limit > 0)
+
+
 def test_state_is_a_function_of_the_log():
     state = State()
     assert (state.epoch, state.best, state.best_epoch) == (0, 0.0, None)
