@@ -407,6 +407,17 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
             assert resume.find(True, str(tmp_path), "demo", ranks).folder == folder
 
 
+@pytest.mark.parametrize("batches", [None, 0, 3])
+def test_a_run_is_found_whatever_it_has_saved_in_its_first_epoch(tmp_path, monkeypatch, batches):
+    """None: nothing yet; then it starts again in its folder, as a restart by torchrun does."""
+    folder = tmp_path / "demo-2026-01-31-1"
+    monkeypatch.setattr(resume, "run_here", lambda *_, **__: folder)
+    if batches is not None:
+        save_run(folder, 0, batches)
+    found = resume.find(True, str(tmp_path), "demo", Ranks())
+    assert found.folder == folder and (found.last is None) == (batches is None)
+
+
 def test_a_run_in_a_bucket_is_fetched_once_by_a_node(tmp_path, monkeypatch):
     fetched = []
     monkeypatch.setattr(resume, "fetch_run", lambda output, newest: fetched.append(output))

@@ -114,6 +114,8 @@ def test_too_little_and_too_much_time_are_named(demo_images, tmp_path, hours, ep
     folder, _, text = train_quietly(config(demo_images, tmp_path, hours=hours), **FakeClock().options)
     rows = log_of(folder)
     assert len(rows) == epochs and rows[-1]["AP"] and words in text
+    laps = checkpoint.load(folder / "last.pt")["resume"]["course"]["budget"]["laps"]
+    assert {"evaluation", *(["save"] if epochs > 1 else [])} <= laps.keys()  # the last save counts after it
 
 
 class Died(Exception):
