@@ -426,6 +426,18 @@ def test_a_run_in_a_bucket_is_fetched_once_by_a_node(tmp_path, monkeypatch):
     assert fetched == [str(tmp_path)]
 
 
+def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(monkeypatch):
+    monkeypatch.setattr(saving, "epoch_text", lambda *_: "")
+    written, ranks = [], SimpleNamespace(is_main=False, log=lambda _: None, device=torch.device("cpu"))
+    budget = SimpleNamespace(lap=lambda _: None)
+    course = SimpleNamespace(done=lambda _: None, seconds_left=lambda _: 0.0, epochs=5, budget=budget)
+    saver = SimpleNamespace(save_every=2, course=course, ranks=ranks, _save=lambda *values: written.append(values[-1]))
+    state = State()
+    for epoch, ap in enumerate((0.1, 0.3, 0.2, 0.3, 0.4), 1):
+        state = Saver.finish(saver, state, {"epoch": epoch, "AP": ap})
+    assert written == [["best.pt"], ["best.pt", "epoch_0002.pt"], [], ["epoch_0004.pt"], ["best.pt"]]
+
+
 @pytest.mark.parametrize("limit", [0.0, 60.0])
 def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(limit):
     saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit))
