@@ -159,7 +159,7 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(a[:-2])
     (tmp_path / "b.jpg").write_bytes(b[: len(b) // 2])
     found = data(tmp_path, "a.jpg 1,2,3,4,0\nwhole.jpg 1,2,3,4,0\nb.jpg 5,6,7,8,0\n")
-    with refused(DataError, "2 of 3", '"skip"', '"repair"', "2 JPEGs", "a.jpg", "b.jpg"):
+    with refused(DataError, "2 of 3", "bad_images=skip", "bad_images=repair", "2 JPEGs", "a.jpg", "b.jpg"):
         prepare(found)
     assert len(prepare(found, ReadOptions(bad_images="skip"))[0]) == 1
     for _ in range(2):  # the second time from the cache
