@@ -50,6 +50,14 @@ def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_python_without_the_requirements_is_told_to_activate_the_environment(tmp_path, command):
+    (tmp_path / "cv2.py").write_text("raise ModuleNotFoundError('no cv2', name='cv2')")
+    done = run(tmp_path, command, "")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert mentions(done.stderr, "cv2") and mentions(done.stderr, "requirements.txt")
+
+
 def test_a_program_from_standard_input_may_import_train():
     code = "import sys; sys.modules['torch'] = None\ntry: import train\nexcept ImportError as error: print(error)"
     done = subprocess.run([sys.executable, "-"], input=code, cwd=ROOT, capture_output=True, text=True, timeout=60)
