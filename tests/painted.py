@@ -10,9 +10,9 @@ GRAY = 90
 COLORS = np.array([(0, 255, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255)], np.uint8)
 
 
-def painted_sample(rng: np.random.Generator, label: int = 0, largest: int = 300) -> Sample:
+def painted_sample(rng: np.random.Generator, label: int = 0, sides: tuple[int, int] = (40, 300)) -> Sample:
     """A gray image of random shape with a rectangle of color `label`, read-only like the images of a cache."""
-    height, width = (int(v) for v in rng.integers(40, largest, 2))
+    height, width = (int(v) for v in rng.integers(*sides, 2))
     image = np.full((height, width, 3), GRAY, np.uint8)
     (x1, x2), (y1, y2) = (np.sort(rng.choice(np.arange(0, side + 1, 10), 2, replace=False)) for side in (width, height))
     image[y1:y2, x1:x2] = COLORS[label]

@@ -38,10 +38,13 @@ def same(a, b):
 @pytest.mark.parametrize("vertical", [0.0, 0.5], ids=["upright", "also upside down"])
 @pytest.mark.parametrize("moves", [UPRIGHT, ROTATED], ids=["upright", "rotated"])
 def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
-    kept = 0
+    kept, sides = (
+        0,
+        (90, 300),
+    )  # OpenCV 4 leaves out half a pixel of the image at its edges: 2.3 pixels if it grows 4.6 times
     for seed in range(250):
         rng = np.random.default_rng((1, seed))
-        four = [painted_sample(rng, label) for label in range(4)]
+        four = [painted_sample(rng, label, sides) for label in range(4)]
         sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves, flip_vertical=vertical))
         kept += len(sample.boxes)
         assert len(set(sample.labels.tolist())) == len(sample.labels) and sample.boxes.dtype == np.float32
