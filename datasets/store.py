@@ -77,12 +77,8 @@ class Annotations:
     value_range: ValueRange | None = None  # the values of 16-bit images that become 0 and 255
     is_coco: bool = False  # ids and areas come from a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
-    looked_for: np.ndarray | None = (
-        None  # bool [N, C] packed by `np.packbits`: the classes that were looked for; None: all
-    )
-    is_open: np.ndarray | None = (
-        None  # bool [K] crowd regions in which training knows nothing of their class; None: none
-    )
+    looked_for: np.ndarray | None = None  # [N, C] packed by `np.packbits`: classes that were looked for; None: all
+    is_open: np.ndarray | None = None  # bool [K] crowd regions in which their class is not known; None: none
 
     def __len__(self) -> int:
         return len(self.image_ids)

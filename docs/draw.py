@@ -120,7 +120,14 @@ def raccoons(folder: Path, runs: Path) -> list[str]:
 
 def main(cfg: Config) -> None:
     """Draws, and prints the size of each file."""
-    drawers = from_rows() | (from_data(cfg) if cfg.weights else {})
+    drawers = from_rows()
+    others = set(cfg.only) - drawers.keys()
+    if cfg.weights and (others or not cfg.only):
+        drawers |= from_data(cfg)
+    elif others:
+        raise SystemExit(
+            f"only={','.join(sorted(others))}: write weights= and the data sets, or a file of {', '.join(drawers)}"
+        )
     for name in cfg.only or drawers:
         drawers[name](IMAGES / name)
         print(f"{name}: {(IMAGES / name).stat().st_size / 1e3:.0f} kB")

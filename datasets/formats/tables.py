@@ -21,6 +21,7 @@ from datasets.store import Annotations, Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
+VERIFIED = ("ImageID", "LabelName", "Confidence")  # columns of Open Images' verified labels
 FLAGS = ("0", "1", "0.0", "1.0", "true", "false", "yes", "no")
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
 
@@ -239,9 +240,15 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
     images = {name: index for index, name in enumerate(source.images)}
     for path in map(str, lists):
         rows = _rows(path)
-        _, header = next(rows)
-        image, code, confidence = (header.index(name) for name in ("ImageID", "LabelName", "Confidence"))
-        for _, row in rows:
+        _, header = next(rows, (1, []))
+        if missing := [name for name in VERIFIED if name not in header]:
+            raise DataError(f"{path}:1: no column {', '.join(missing)}: download the file again, or move it away")
+        image, code, confidence = map(header.index, VERIFIED)
+        for number, row in rows:
+            if len(row) < len(header) or not is_number(row[confidence]):
+                raise DataError(
+                    f"{path}:{number}: a column is missing, or its Confidence is no number: correct the line"
+                )
             label = labels.get(clean_name(names.get(row[code], row[code])))
             if row[image] in images and label is not None and float(row[confidence]) == 0:
                 source.looked_for[images[row[image]]].append(label)

@@ -76,6 +76,14 @@ def assert_same(address, folder, split="all"):
     return ours
 
 
+def assert_read_once(address: str, folder: Path) -> None:
+    """Asserts that a second start has the same data, and reads no object."""
+    assert_same(address, folder)
+    before = Faulty.reads
+    assert_same(address, folder)
+    assert Faulty.reads == before
+
+
 @pytest.mark.parametrize("address", ("faulty://bucket/set", "memory://bucket/deep/set", "file"))
 def test_a_folder_in_a_bucket_is_the_folder(tmp_path, address):
     folder = yolo(tmp_path / "set")
@@ -141,10 +149,7 @@ def test_a_tar_is_the_folder_in_it(tmp_path, where):
     files, top = fsspec.core.url_to_fs("faulty://bucket")
     files.pipe_file(f"{top}/tars/set.tar", tar.read_bytes())
     address = "faulty://bucket/tars/set.tar" if where == "bucket" else "faulty://bucket/tars"
-    assert_same(address, folder)
-    before = Faulty.reads
-    assert_same(address, folder)
-    assert Faulty.reads == before  # the copy and the index are kept
+    assert_read_once(address, folder)  # the copy and the index are kept
 
 
 @pytest.mark.parametrize("kind", ("rewritten", "replaced", "bucket"))
@@ -322,10 +327,7 @@ def test_files_of_unknown_size_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(remote.Storage, "_item", lambda self, info: item(self, info)._replace(size=None))
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
-    assert_same(address, folder)
-    before = Faulty.reads
-    assert_same(address, folder)
-    assert Faulty.reads == before
+    assert_read_once(address, folder)
 
 
 @pytest.mark.parametrize("larger", (0, 1))
@@ -368,10 +370,7 @@ def test_label_files_of_a_storage_without_versions_are_read_at_each_start(tmp_pa
 def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
-    assert_same(address, folder)
-    before = Faulty.reads
-    assert_same(address, folder)
-    assert Faulty.reads == before
+    assert_read_once(address, folder)
     paint(folder / "images" / "train" / "0.png", 77)
     text(folder / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
     (folder / "labels" / "train" / "2.txt").unlink()

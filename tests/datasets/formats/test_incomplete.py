@@ -263,6 +263,9 @@ def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
     assert masks(found) == [["cat", "dog"], ["cat", "dog", "elk"], ["elk"]]
     assert any(labels.name in note for note in found.notes)
     assert read(str(table), "train", read_options(all_labeled=True)).looked_for is None
-    text(labels, "ImageID,LabelName\na,/m/2\n")
-    with refused(DataError, str(table)):
-        read(str(table), "train")
+    header = "ImageID,Source,LabelName,Confidence"
+    wrong = {"": 1, "ImageID,LabelName\na,/m/2\n": 1, f"{header}\na,x,/m/2\n": 2, f"{header}\na,x,/m/2,no\n": 2}
+    for contents, line in wrong.items():
+        text(labels, contents)
+        with refused(DataError, f"{labels}:{line}"):
+            read(str(table), "train")
