@@ -71,7 +71,7 @@ class Config(Constants):
 OPSET = 18  # of ONNX: the one torch.onnx writes without converting afterwards
 ABOVE = 0.05  # detections with at least this confidence are compared
 EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
-HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured with YOLOX-nano: docs/deploy.md
+HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/results/exported.md
 LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
 MOST = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
 DETECTOR = "onnx_detector.py"
