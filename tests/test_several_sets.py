@@ -114,7 +114,9 @@ def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
         with pytest.raises(SystemExit, match="^0$"):
             check_main([two_sets, "val=.4", f"json={tmp_path / 'report.json'}", *words])
         reports[words] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["train"]
-    assert capsys.readouterr().out.count("classes looked for") == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("classes looked for" in line for line in lines) == 3
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in two_sets.split(","))  # whole paths
     plain, labeled, opened = reports.values()
     assert plain["looked_for"] and "looked_for" not in labeled
     assert plain["crowd"] == 0 < opened["crowd"] and demo.CLASSES[1] not in opened["classes"]

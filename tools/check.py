@@ -126,9 +126,9 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
 
 
 def _first_line(text: str) -> tuple[str, list[str]]:
-    """Returns the first line of a text, and its other lines as places."""
+    """Returns the first line of a text, and its other lines as they are: of two sets, only whole paths may differ."""
     first, *rest = text.splitlines()
-    return first, [_short(line.strip()) for line in rest]
+    return first, [line.removeprefix("  ") for line in rest]
 
 
 def _chain(paths: list[str], sign: str) -> str:
