@@ -27,7 +27,7 @@ def check_split_by(split_by: str | None) -> str | None:
     """Returns split_by=. Raises ConfigError for a pattern that is no regular expression with a group."""
     if split_by in (None, FOLDERS):
         return split_by
-    example = r"split_by='(.+)_\d+' makes clip7 the group of clip7_0001.jpg, split_by=folders makes each folder a group"
+    example = r'split_by="(.+)_\d+" makes clip7 the group of clip7_0001.jpg, split_by=folders makes each folder a group'
     try:
         groups = re.compile(split_by).groups
     except (re.error, OverflowError, RecursionError) as error:
