@@ -38,10 +38,8 @@ def same(a, b):
 @pytest.mark.parametrize("vertical", [0.0, 0.5], ids=["upright", "also upside down"])
 @pytest.mark.parametrize("moves", [UPRIGHT, ROTATED], ids=["upright", "rotated"])
 def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
-    kept, sides = (
-        0,
-        (90, 300),
-    )  # OpenCV 4 leaves out half a pixel of the image at its edges: 2.3 pixels if it grows 4.6 times
+    kept = 0
+    sides = (90, 300)  # OpenCV 4 leaves out half a pixel at the edges of an image: 2.3 pixels if it grows 4.6 times
     for seed in range(250):
         rng = np.random.default_rng((1, seed))
         four = [painted_sample(rng, label, sides) for label in range(4)]
