@@ -318,9 +318,7 @@ def main(
                 with budget.measured(phase.frozen, updater), progress as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
                     fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(
-                    phase.epoch, meter, updater, loader.batch_sampler.samples
-                )  # with the rate of this epoch
+                row = epoch_row(phase.epoch, meter, updater, loader.batch_sampler.samples)  # with this epoch's rate
                 if change := course.change_epochs(phase.epoch + 1, ranks):  # hours=: another number of epochs fits
                     log(change)
                     updater.follow(course)

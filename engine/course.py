@@ -52,9 +52,7 @@ class Course:
         self.longest = Plan.of(images, epochs, cfg.freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
         self._written_no_aug = cfg.no_aug_epochs
         self._lengths = cfg.warmup_epochs, cfg.no_aug_epochs  # None: the usual ones of the chosen number of epochs
-        self.no_aug_from = torch.tensor(
-            epochs
-        ).share_memory_()  # first such epoch, which the workers of the loader read
+        self.no_aug_from = torch.tensor(epochs).share_memory_()  # the workers of the loader read it
         self._begin(epochs)
 
     def _begin(self, epochs: int) -> None:
@@ -120,7 +118,10 @@ class Course:
 
     def done(self, state: State) -> str | None:
         """Returns why the run is finished, or None if it is not."""
-        return state.done(self.epochs, self.patience)
+        reason = state.done(self.epochs, self.patience)
+        if reason and state.epoch <= self.first_no_aug < self.epochs:
+            reason += f", before {amount(self.no_aug_epochs, 'epoch')} without augmentation at the lowest learning rate"
+        return reason
 
     def more(self, state: State) -> str:
         """Returns what extends a run that is finished."""

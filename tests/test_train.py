@@ -297,6 +297,7 @@ def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, 
     cfg = {"epochs": 9, "patience": 2, "save_every": 2}
     folder, _, text = train_quietly(config(demo_images, tmp_path, **cfg), parts=parts)
     assert "no better mAP for 2 epochs" in text and len(log_of(folder)) == 3
+    assert "before 1 epoch without augmentation" in text
     assert checkpoint.load(folder / "epoch_0002.pt")["epoch"] == 2
     assert not (folder / "epoch_0001.pt").exists() and not (folder / "epoch_0003.pt").exists()
     *_, text = train_quietly(
