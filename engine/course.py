@@ -52,7 +52,7 @@ class Course:
         self.longest = Plan.of(images, epochs, cfg.freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
         self._written_no_aug = cfg.no_aug_epochs
         self._lengths = cfg.warmup_epochs, cfg.no_aug_epochs  # None: the usual ones of the chosen number of epochs
-        self.no_aug_from = torch.tensor(epochs).share_memory_()  # the workers of the loader read it
+        self.no_aug_from = torch.tensor(epochs).share_memory_()  # an epoch, which the loader's workers read
         self._begin(epochs)
 
     def _begin(self, epochs: int) -> None:

@@ -307,6 +307,12 @@ def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, 
     assert "patience=0" in text and "epochs=," not in text  # more epochs would change nothing
 
 
+def test_patience_within_the_no_augmentation_epochs_leaves_no_phase_out(demo_images, tmp_path):
+    parts = train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
+    *_, text = train_quietly(config(demo_images, tmp_path, epochs=5, no_aug_epochs=4, patience=1), parts=parts)
+    assert "no better mAP for 1 epoch" in text and "without augmentation at the lowest" not in text
+
+
 def test_patience_waits_for_the_first_evaluation(demo_images, tmp_path):
     folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=3, patience=1, evaluate_every=3))
     assert [bool(row["AP"]) for row in log_of(folder)] == [False, False, True] and (folder / "best.pt").exists()
