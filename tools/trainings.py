@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from engine.run_folder import runs
 from utils.processes import choose_device
-from utils.text import amount
+from utils.progress import progress_bar
 from utils.threads import cores_of
 
 TRAIN = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
 POLL = 0.3  # seconds between two looks at the logs
-LINES = 10  # of progress, where there is no terminal
 TAIL = 12  # last lines of a failed training that its error repeats
 
 
@@ -31,8 +29,8 @@ def run_trainings(folder: Path, trainings: Mapping[str, Sequence[str]], epochs: 
     at_once = 1
     if choose_device() == torch.device("cpu"):
         at_once = len(trainings)
-    waiting, running = list(trainings), {}
-    with Progress(len(trainings) * epochs) as progress:
+    waiting, running, shown = list(trainings), {}, 0
+    with progress_bar(None, "training epochs", total=len(trainings) * epochs) as bar:
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
@@ -43,7 +41,10 @@ def run_trainings(folder: Path, trainings: Mapping[str, Sequence[str]], epochs: 
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode or epochs_done(folder, name) < epochs:
                         raise ChildProcessError(failure(log_of(folder, name)))
-                progress.show(sum(epochs_done(folder, name) for name in trainings))
+                done = sum(epochs_done(folder, name) for name in trainings)
+                if done > shown:
+                    bar.update(done - shown)
+                    shown = done
         finally:
             for process in running.values():
                 process.terminate()
@@ -79,28 +80,3 @@ def failure(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     end = "\n".join(line for line in lines[-TAIL:] if line.strip())
     return f"{log}: the training failed:\n{end}"
-
-
-class Progress:
-    """Shows finished epochs of all trainings with the time left: a bar in a terminal, a few plain lines elsewhere."""
-
-    def __init__(self, total: int):
-        self.total, self.done, self.begin = total, 0, time.monotonic()
-        self.bar = tqdm(total=total, desc="training", unit=" epochs", dynamic_ncols=True, leave=False, disable=None)
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.close()
-
-    def show(self, done: int) -> None:
-        """Shows that `done` epochs are finished."""
-        self.bar.update(done - self.done)
-        new_line = done * LINES // self.total > self.done * LINES // self.total
-        self.done = done
-        if self.bar.disable and new_line:
-            seconds = (time.monotonic() - self.begin) / done * (self.total - done)
-            print(
-                f"training: {done} of {amount(self.total, 'epoch')}, about {seconds / 60:.1f} minutes left", flush=True
-            )

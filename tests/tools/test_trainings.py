@@ -9,6 +9,7 @@ import pytest
 from refused import refused
 
 from tools import trainings
+from utils import progress
 
 # Stands for train.py: writes the log of a run, or fails after its first word.
 PRETENDED = """
@@ -33,6 +34,7 @@ def pretended(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "pretended.py").write_text(PRETENDED)
     monkeypatch.setattr(trainings, "TRAIN", (sys.executable, str(tmp_path / "pretended.py")))
     monkeypatch.setattr(trainings, "POLL", 0.02)
+    monkeypatch.setattr(progress, "SHORT", 0)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -41,7 +43,7 @@ def test_all_trainings_run_and_print_only_their_progress(device: str, tmp_path: 
     found = trainings.run_trainings(tmp_path, {"a": [], "b": []}, 5)
     assert [run.name for run in found] == ["a-2026-01-31-1", "b-2026-01-31-1"]
     out = capfd.readouterr().out
-    assert "10 of 10 epochs" in out and "started" not in out
+    assert "10 of 10" in out and "started" not in out
     assert (tmp_path / "a.log").read_text() == "started a\n"
 
 
@@ -63,12 +65,3 @@ def test_each_training_gets_its_share_of_the_cores(tmp_path: Path, monkeypatch) 
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "3")
     trainings.start([], tmp_path / "log", 2)
     assert given == ["4", "3"]
-
-
-def test_progress_is_a_few_lines_with_the_time_left(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(trainings.time, "monotonic", iter([0.0, *range(60, 6000, 60)]).__next__)
-    progress = trainings.Progress(40)
-    for done in range(41):
-        progress.show(done)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10 and "4 of 40" in lines[0] and "9.0 minutes" in lines[0]
