@@ -23,6 +23,10 @@ class RemoteError(RuntimeError):
     """Another rank failed and reports the cause. This one only ends."""
 
 
+class RankMismatchError(ValueError):
+    """The ranks were started with different data, constants or code. The message names what differs."""
+
+
 class Interrupted(Exception):
     """The program was asked to stop. All ranks raise it together, between two steps or at the end of an evaluation."""
 
@@ -107,9 +111,17 @@ class Ranks:
         return result
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raises wrap.RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
-        if self.world_size > 1:
-            check_same(self, facts)
+        """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+        (host, first), *others = self.gather((socket.gethostname(), dict(facts)))
+        lines = [
+            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
+            for rank, (other_host, other) in enumerate(others, 1)
+            for name in first | other
+            if other.get(name) != first.get(name)
+        ]
+        if lines:
+            advice = "the processes were started differently; use the same code, constants and data everywhere"
+            raise RankMismatchError("\n  ".join([advice, *lines]))
 
     @torch.no_grad()
     def broadcast_model(self, model: nn.Module) -> None:
@@ -166,10 +178,6 @@ def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.devi
         found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"
         raise SystemExit(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")
     return torch.device("cuda", local_rank % count["cuda"]) if device == "cuda" else torch.device(device)
-
-
-class RankMismatchError(ValueError):
-    """The ranks were started with different data, constants or code. The message names what differs."""
 
 
 def join(device: torch.device, timeout: timedelta) -> Ranks:
@@ -245,17 +253,3 @@ def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: tim
             raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
         time.sleep(0.01)
     return token
-
-
-def check_same(ranks: Ranks, facts: Mapping[str, object]) -> None:
-    """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
-    (host, first), *others = ranks.gather((socket.gethostname(), dict(facts)))
-    lines = [
-        f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
-        for rank, (other_host, other) in enumerate(others, 1)
-        for name in first | other
-        if other.get(name) != first.get(name)
-    ]
-    if lines:
-        advice = "the processes were started differently; use the same code, constants and data everywhere"
-        raise RankMismatchError("\n  ".join([advice, *lines]))
