@@ -187,14 +187,6 @@ def _check_constant(value: Any) -> str:
     return "" if type(value) in _NUMBERS else text_or_none(value)
 
 
-def list_of(check: Check, count: int) -> Check:
-    """Returns a check for a list of `count` values that fit `check`."""
-    must = f"a list of {count} values"
-    return lambda value: (
-        next(filter(None, map(check, value)), "") if type(value) in (list, tuple) and len(value) == count else must
-    )
-
-
 def head_counts(value: Any) -> str:
     """Checks for the numbers of classes of the heads that were added to a model."""
     count = whole(1, MAX_CLASSES)
