@@ -67,7 +67,10 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
     What is missing of a JPEG that is cut off becomes gray; with `whole` such a file is an ImageError. `value_range`: the values
     of a 16-bit file that become 0 and 255; None: the upper eight bits are kept.
     """
-    return decode_image(_read(path, whole), path, value_range=value_range)
+    data = read_bytes(path)
+    if whole:
+        require_whole(data, path)
+    return decode_image(data, path, value_range=value_range)
 
 
 def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
@@ -79,14 +82,6 @@ def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -
     if image.dtype == np.uint8:
         return image, NO_LIMITS
     return decode_image(data, path, value_range=value_range), limits_of(image)
-
-
-def _read(path: str, whole: bool) -> bytes:
-    """Returns the contents of an image file. With `whole`, a JPEG that is cut off is an ImageError."""
-    data = read_bytes(path)
-    if whole:
-        require_whole(data, path)
-    return data
 
 
 def require_whole(data: bytes, path: str) -> None:
