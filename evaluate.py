@@ -37,7 +37,7 @@ from report.analysis import (
     write_results,
 )
 from utils import outputs, processes, remote, threads
-from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
+from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.script import run_script
 from utils.text import in_points, metric
 
@@ -82,7 +82,7 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
-    cfg = check(cfg)
+    cfg = written = check(cfg)
     require(cfg, LEAST, MOST, {"split": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
@@ -95,7 +95,7 @@ def main(cfg: Config) -> dict:
         log(loaded.note)
     is_here = trained and not remote.is_address(cfg.checkpoint or "")
     usual_folder = path.parent if is_here else Path("runs")  # official weights and exported files are of no run
-    given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
+    node = len(ranks.node_ranks)
     if cfg.workers is None:
         cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
     threads.set_threads(ranks.device, cfg.workers, node)
@@ -113,7 +113,7 @@ def main(cfg: Config) -> dict:
     data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
-    log(table(cfg, Config(), derived, given))
+    log(constants_text(cfg, written, derived))
     for note in notes + outside:
         log(f"note: {note}")
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)

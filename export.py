@@ -33,7 +33,7 @@ from deploy.onnx_model import OnnxModel, add_metadata
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
-from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
+from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 from utils.script import run_script
@@ -105,7 +105,7 @@ def main(cfg: Config) -> Path:
     int8_data = calibration.read(cfg.train, cfg.val, loaded) if cfg.int8 else None
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
-    print(table(cfg, Config(), derived))
+    print(constants_text(cfg, cfg, derived))
     with atomic_write(output) as file:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()

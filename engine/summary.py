@@ -1,10 +1,8 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
-from textwrap import wrap
 from typing import Any
 
 import torch
@@ -22,14 +20,13 @@ from engine.optimizer import Updater
 from engine.rates import Rates
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
-from utils.config import show
+from utils.config import constants_text
 from utils.processes import Ranks
-from utils.text import amount, brief, in_points, printable
+from utils.text import amount, brief, in_points
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
 MOST_CLASSES = 10  # in the table of the data
-WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
 
 
@@ -45,8 +42,7 @@ def run_summary(
     model, values = updater.model, derived(cfg.batch_size, cfg.workers, updater, ranks)
     if course.first_fixed < course.epochs:
         values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: a training from scratch"
-    yield constants_text(asdict(cfg), asdict(type(cfg)()), asdict(written))
-    yield "\n".join(f"{name:20}{show(value)}" for name, value in values.items())
+    yield constants_text(cfg, written, values)
     yield first
     yield model_text(model, cfg.model, cfg.image_size, updater.schedule.plan)
     yield f"validation {val_text(written.val, cfg.train, val.source)}"
@@ -65,23 +61,8 @@ def run_summary(
     yield from (f"WARNING: {warning}" for warning in warnings)
 
 
-def constants_text(values: Mapping[str, Any], defaults: Mapping[str, Any], written: Mapping[str, Any]) -> str:
-    """Returns the constants that were changed, as they can be typed again, and those that the run chose in place of none.
-
-    `values`: of the run; `written`: as the user wrote them.
-    """
-    chosen = {name for name, value in values.items() if written[name] is None and value is not None}
-    changed = [name for name, value in values.items() if name not in chosen and value != defaults[name]]
-    lines = []
-    for title, names in (("changed", changed), ("chosen", [name for name in values if name in chosen])):
-        text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
-        if names:
-            lines += wrap(text, 110, initial_indent=f"{title:11}", subsequent_indent=" " * 11, **WHOLE_WORDS)
-    return printable("\n".join(lines))
-
-
 def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> dict[str, Any]:
-    """Returns values for the printed table that are computed from constants."""
+    """Returns what is computed from the constants, to be printed with them."""
     schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
     clip = f"gradients of norm {updater.clip:g} at most" if updater.clip else "gradients as they are"
@@ -127,7 +108,7 @@ def initial_text(initial: Initial, rates: Rates, is_chosen: bool) -> str:
 def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str] = (), test: str | None = None) -> str:
     """Returns the last lines of a finished run: its results, the commands that come next, and the path of the report.
 
-    `evaluation`: the lines of `final_evaluation.evaluate_best`, of which the last is the report. `test`: data with a test
+    `evaluation`: the lines of `final_report.evaluate_best`, of which the last is the report. `test`: data with a test
     split that the run did not use.
     """
     lines, best_epoch = ["", *evaluation[:-1]], state.best_epoch

@@ -1,4 +1,4 @@
-"""Constants of the entry scripts: name=value overrides, checks, help, and the printed table."""
+"""Constants of the entry scripts: name=value overrides, checks, help, and what a start prints of them."""
 
 import ast
 import difflib
@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+from textwrap import wrap
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
@@ -26,6 +28,7 @@ MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 COUNTS = ("no", "one", "two", "three", "four")
 
 
@@ -244,25 +247,20 @@ def type_text(kind: Any) -> str:
     return plural if members[-1] is Ellipsis else f"{COUNTS[len(members)]} {plural}"
 
 
-def table(cfg: T, defaults: T, derived: dict[str, Any], written: Mapping[str, Any] | None = None) -> str:
-    """Name and value of the constants that are not at their default, one per line, then the `derived` values.
+def constants_text(cfg: T, written: T, derived: Mapping[str, Any]) -> str:
+    """Returns the constants that were changed, as they can be typed again, those that the run chose in place of none, and others.
 
-    `*` marks a value that differs from that in `defaults`; the line also shows the default. `written`: the constants as
-    written; the values that the program chose in place of a None are shown, too.
+    `cfg`: with the values of the run; `written`: as the user wrote them; `derived`: name -> value of what is computed from them.
     """
-    rows = []
-    for name, value in vars(cfg).items():
-        usual = getattr(defaults, name)
-        if written is not None and written.get(name, name) is None and value is not None:
-            rows.append((" ", name, value, "(chosen)"))
-        elif value != usual:
-            rows.append(("*", name, value, f"(was {show(usual)})"))
-    width = max(map(len, [*(row[1] for row in rows), *derived]), default=0)
-    lines = ["constants (* changed)"]
-    lines += [f"{mark} {name:{width}}  {show(value):28}  {note}" for mark, name, value, note in rows]
-    others = len(vars(cfg)) - len(rows)
-    lines.append(f"  + {others} at their defaults: {command_of(type(cfg))} --help")
-    lines += ["derived", *(f"  {name:{width}}  {show(value)}" for name, value in derived.items())]
+    values, defaults, given = vars(cfg), vars(type(cfg)()), vars(written)
+    chosen = {name for name, value in values.items() if given[name] is None and value is not None}
+    changed = [name for name, value in values.items() if name not in chosen and value != defaults[name]]
+    lines = []
+    for title, names in (("changed", changed), ("chosen", [name for name in values if name in chosen])):
+        text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
+        if names:
+            lines += wrap(text, 110, initial_indent=f"{title:11}", subsequent_indent=" " * 11, **WHOLE_WORDS)
+    lines += [f"{name:20}{show(value)}" for name, value in derived.items()]
     return printable("\n".join(lines))
 
 

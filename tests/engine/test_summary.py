@@ -190,17 +190,6 @@ def test_a_run_says_why_it_mirrors_no_images():
     assert summary.flip_note(0, sides) == summary.flip_note(None, others) == summary.flip_note(0.5, others) == ""
 
 
-def test_constants_that_were_changed_or_chosen_can_be_typed_again_and_no_other_is_printed():
-    defaults = {"train": "data", "epochs": 50, "flip": None, "seed": 0, "scale": (0.5, 1.5)}
-    written = defaults | {"train": "my data", "scale": (0.8, 1.2)}
-    lines = summary.constants_text(written | {"flip": 0.5}, defaults, written).splitlines()
-    assert [line.split(maxsplit=1) for line in lines] == [
-        ["changed", "'train=my data' scale=0.8,1.2"],
-        ["chosen", "flip=0.5"],
-    ]
-    assert summary.constants_text(defaults, defaults, defaults) == ""
-
-
 def test_the_data_table_of_many_classes_has_the_rarest(tmp_path):
     names = [f"c{n}" for n in range(30)]
     boxes = "".join(" ".join([f"{n}.jpg", *["0,0,5,5," + str(n)] * (30 - n)]) + "\n" for n in range(30))

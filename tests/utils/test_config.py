@@ -27,7 +27,7 @@ import train
 from tools import check as tools_check
 from tools import convert, suspects
 from utils import config, migration
-from utils.config import ConfigError, check, override, require, require_writable, show, table
+from utils.config import ConfigError, check, constants_text, override, require, require_writable, show
 from utils.processes import RemoteError
 from utils.script import run_script
 
@@ -385,20 +385,15 @@ def test_the_help_prints_the_constants_with_their_comments(flag, capsys):
     assert "None" not in out and "str" not in out and "python -m tests.utils.test_config name=value" in out
 
 
-def test_the_table_shows_changed_and_chosen_values_and_the_number_of_the_others():
-    lines = table(parse("epochs=9", "image_size=64"), Config(), {"total_steps": 90}).splitlines()
-    head, changed, others, derived = lines[0], lines[1:3], lines[3], lines[4:]
-    assert [line.split()[:2] for line in changed] == [["*", "image_size"], ["*", "epochs"]]
-    assert "9" in changed[1] and "was 50" in changed[1] and "*" in head
-    assert others.split()[:2] == ["+", str(len(vars(Config())) - 2)] and "--help" in others
-    assert derived[0] == "derived" and derived[1].split() == ["total_steps", "90"]
-    demo = replace(Config(), epochs=9)
-    assert len(table(demo, demo, {}).splitlines()) == 3
-    chosen = {"epochs": None, "image_size": (64, 64)}
-    lines = table(parse("epochs=9", "image_size=64"), Config(), {}, chosen).splitlines()
-    assert [(line[0], line.split()[-1]) for line in lines if "epochs" in line] == [(" ", "(chosen)")]
-    assert [line[0] for line in lines if "image_size" in line] == ["*"]
-    assert table(Config(), Config(), {}, {"epochs": None}).splitlines()[1].split() == ["epochs", "50", "(chosen)"]
+def test_constants_that_were_changed_or_chosen_can_be_typed_again_and_no_other_is_printed():
+    written = replace(Config(), train="my data", image_size=(64, 96), patience=None)
+    lines = constants_text(replace(written, patience=3), written, {"total_steps": 90}).splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["changed", "'train=my data' image_size=64,96"],
+        ["chosen", "patience=3"],
+        ["total_steps", "90"],
+    ]
+    assert constants_text(Config(), Config(), {}) == ""
 
 
 def run(error):
