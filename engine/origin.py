@@ -13,7 +13,6 @@ from engine import resume
 from engine.state import State
 from utils.config import ConfigError, check, show
 from utils.file_checks import CheckpointError, fitting
-from utils.migration import with_new_names
 from utils.processes import Ranks
 
 T = TypeVar("T")
@@ -78,7 +77,7 @@ class Origin:
         """Returns the constants with the values that follow from where the run begins: model, image size, and in a resumed run
         everything that it chose before."""
         if self.last:
-            chosen = with_new_names(self.last["config"])
+            chosen = self.last["config"]
             names = [name for name in CHOSEN if is_automatic(name, getattr(cfg, name)) and name in chosen]
             # A run whose weights could not be downloaded began without them, and froze nothing.
             names += [name for name in ("weights", "freeze_epochs") if name in chosen]
@@ -126,7 +125,7 @@ class Origin:
         if not self.last:
             return data
         origin = self.saved["origin"]
-        before = with_new_names(origin["written"]) | origin["facts"]
+        before = origin["written"] | origin["facts"]
         now = asdict(self.written) | self.facts
         names = [name for name in now if name in before and name not in may_change - facts.keys()]
         if changed := [name for name in names if show(before[name]) != show(now[name])]:

@@ -12,7 +12,6 @@ from engine.run_folder import runs
 from engine.run_store import run_root
 from utils import checkpoint
 from utils.config import ConfigError, check, override, show
-from utils.migration import with_new_names
 
 T = TypeVar("T")
 DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
@@ -43,22 +42,13 @@ def with_constants_of(
 
 
 def constants_of(folder: Path) -> dict[str, Any]:
-    """Returns the constants of a run by name, as they were written for its last start; without `resume`.
-
-    They are in last.pt; runs of earlier versions have them in environment.json.
-    """
-    values = last_start(folder).get("constants")
-    if not isinstance(values, dict):
-        values = checkpoint.load(folder / "last.pt", "resuming")["resume"]["origin"]["written"]
-    return {name: value for name, value in with_new_names(values).items() if name != "resume"}
+    """Returns the constants of a run by name, as they were written for its last start; without `resume`."""
+    values = checkpoint.load(folder / "last.pt", "resuming")["resume"]["origin"]["written"]
+    return {name: value for name, value in values.items() if name != "resume"}
 
 
 def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:
     """Raises ConfigError if data of a run cannot be found again by the constants that are `kept` from it."""
-    val = Path(kept.get("val", ""))
-    if val.stem == "val" and val.parent.name == folder.name:
-        lost = "an earlier version split off its validation images and did not save the fraction"
-        raise ConfigError(f"{folder}: {lost}. Add val= as at its start, for example val=.2")
     place = str(last_start(folder).get("working_folder", "."))
     for name, path in kept.items():
         if path and not os.path.exists(path) and os.path.exists(there := os.path.join(place, path)):

@@ -32,8 +32,7 @@ from utils.text import brief
 
 COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 CURVES_EVERY = 60  # seconds between two updates of curves.png
-# Large entries of environment.json, kept for the last start only; constants: until 1.0.
-ONLY_LAST = ("code", "constants")
+ONLY_LAST = ("code", "earlier_starts")  # large entries of environment.json, kept for the last start only
 
 
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
@@ -179,7 +178,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
-        history = {key: value for key, value in before.items() if key not in (*ONLY_LAST, "earlier_starts")}
+        history = {key: value for key, value in before.items() if key not in ONLY_LAST}
         earlier = [*before.get("earlier_starts", []), *[history] * bool(history)]
         if changes := changes_of_rounding(before, self.start):
             print(

@@ -15,7 +15,6 @@ from engine.run_folder import near_run
 from utils import checkpoint, file_checks
 from utils.config import ConfigError, show
 from utils.file_checks import class_names
-from utils.migration import with_new_names
 from utils.text import amount, first_line, in_points
 
 LARGEST = 1e12  # no number of a training is larger
@@ -77,7 +76,6 @@ def read_run(folder: Path) -> Run:
     if not isinstance(config, dict):
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
-    config = with_new_names(config)
     written = written_constants(folder)
     data, training = data_of(folder, config, written), training_of(folder, config, rows)
     if typed := typed_val(folder, config, written):
@@ -121,13 +119,11 @@ def number(text: str | None, where: str) -> float:
 
 def written_constants(folder: Path) -> dict[str, Any]:
     """Returns the constants of a run as they were typed, without loading its weights; {} if they are not known."""
-    constants = last_start(folder).get("constants")  # until 1.0; since then in last.pt
-    if not isinstance(constants, dict):
-        try:
-            constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"]
-        except (file_checks.CheckpointError, LookupError, TypeError):
-            constants = {}
-    return with_new_names(constants) if isinstance(constants, dict) else {}
+    try:
+        constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"]
+    except (file_checks.CheckpointError, LookupError, TypeError):
+        return {}
+    return constants if isinstance(constants, dict) else {}
 
 
 def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 SCRIPTS = ("train.py", "evaluate.py", "predict.py", "export.py")
 YES_NO = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
@@ -160,13 +160,6 @@ OWN_NAMES = {  # names of one script of this program in another one, and older n
     "repeat": Here(("repeat_rare={}",)),
     "skip_bad_images": Here(("bad_images={}",), values={"true": "skip", "false": "error"}),
 }
-
-RENAMED = {"repeat": "repeat_rare"}  # names in config.json and checkpoints of earlier runs, and the names of today
-
-
-def with_new_names(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the constants of a run by their names of today."""
-    return {RENAMED.get(name, name): value for name, value in constants.items()}
 
 
 def unknown_constant(name: str, given: str, names: Collection[str]) -> str:

@@ -117,45 +117,18 @@ def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(cop
     assert "brightness" in capsys.readouterr().out
 
 
-def test_a_run_with_the_earlier_name_of_a_constant_resumes_with_its_value(copy, capsys):
-    change_constants(copy, repeat_rare=..., repeat=0.25)
-    last = torch.load(copy / "last.pt", weights_only=True)
-    last["config"]["repeat"] = last["config"].pop("repeat_rare")
-    torch.save(last, copy / "last.pt")
-    words = [f"resume={copy}", f"output={copy.parent}"]
-    cfg = train.from_command_line(words)
-    assert cfg.repeat_rare == 0.25 and "no longer exist" not in capsys.readouterr().out
-    with refused(ConfigError, copy.name, "repeat_rare=0.5 (was 0.25)"):
-        train_quietly(replace(cfg, repeat_rare=0.5))
-    train_quietly(train.from_command_line([*words, "epochs=3"]))
-    assert (copy / "log.csv").read_text().count("\n") == 1 + 3
-    kept_names = json.loads((copy / "config.json").read_text())
-    assert kept_names["repeat_rare"] == 0.25 and "repeat" not in kept_names
-
-
 def test_a_constant_of_another_type_names_the_run(copy):
     change_constants(copy, scale="large")
     with refused(ConfigError, copy.name, "scale"):
         train.from_command_line([f"resume={copy}"])
 
 
-@pytest.mark.parametrize("contents", ["", "[1]", '{"constants": 3}', None])
+@pytest.mark.parametrize("contents", ["", "[1]", None])
 def test_a_damaged_environment_does_not_matter(copy, trained, contents):
     (copy / "environment.json").write_text(contents or "{}")
     found = train.from_command_line([f"resume={copy}", f"output={copy.parent}"])
     assert found == replace(trained[0], resume=str(copy), output=str(copy.parent))
     assert "nothing to do" in train_quietly(found)[2]
-
-
-def test_a_run_of_an_earlier_version_has_its_constants_in_environment_json(copy, trained):
-    """Where it has none, it must be given the fraction of its validation images, which its last.pt does not have."""
-    last = torch.load(kept.LAST, weights_only=True)
-    last["config"] |= {"val": str(copy / "val.txt")}
-    torch.save(last, copy / "last.pt")
-    with refused(ConfigError, copy.name, "val="):
-        train.from_command_line([f"resume={copy}"])
-    (copy / "environment.json").write_text(json.dumps({"constants": asdict(trained[0])}))
-    assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
 
 
 def test_the_kept_run_of_an_earlier_version_resumes_in_one_word(tmp_path, monkeypatch):

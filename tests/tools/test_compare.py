@@ -45,6 +45,11 @@ def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants
     return folder
 
 
+def type_constants(folder: Path, typed) -> None:
+    """Writes last.pt of a run for which these constants were typed; None: a damaged one."""
+    torch.save({"resume": {"origin": {"written": typed}}} if typed is not None else [], folder / "last.pt")
+
+
 def rows_of(*folders: Path) -> list[dict[str, str]]:
     head, *rows = table(read_runs(folders)[0])
     return [dict(zip(head, row, strict=True)) for row in rows]
@@ -79,15 +84,6 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("30.00", "2", "20.00")
     assert (second["minutes"], second["images"]) == ("1.5", "615") and third["seed"] == "none"
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
-
-
-def test_a_constant_that_was_renamed_is_one_column(tmp_path):
-    old, new = made(tmp_path / "old", [0.3]), made(tmp_path / "new", [0.2], repeat_rare=0.5)
-    constants = json.loads((old / "config.json").read_text(encoding="utf-8"))
-    constants["repeat"] = constants.pop("repeat_rare")
-    (old / "config.json").write_text(json.dumps(constants), encoding="utf-8")
-    head, *rows = table(read_runs([old, new])[0])
-    assert "repeat" not in head and [row[head.index("repeat_rare")] for row in rows] == ["0", "0.5"]
 
 
 def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
@@ -156,12 +152,12 @@ def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path)
     for name, typed in (("added-1", "more/val.txt"), ("added-2", "data/demo/val.txt"), ("part", ".2")):
         folder = made(tmp_path / name, [0.5 - len(folders) / 10], val=f"runs/{name}/val.txt")
         (folder / "val.txt").write_text("a.png")
-        (folder / "environment.json").write_text(json.dumps({"constants": {"val": typed, "train": "t.txt"}}))
+        type_constants(folder, {"val": typed, "train": "t.txt"})
         folders.append(folder)
     assert [row["val"] for row in rows_of(*folders)] == ["more/val.txt", "t.txt", ".2"]
     damaged = made(tmp_path / "damaged", [0.1], val="runs/damaged/val.txt")
-    for contents in ("{", "[1]", '{"constants": {"val": 7}}', '{"constants": {"val": "7%%"}}', '{"constants": 1}'):
-        (damaged / "environment.json").write_text(contents)
+    for typed in ({"val": 7}, {"val": "7%%"}, 1, None):
+        type_constants(damaged, typed)
         assert read_run(damaged).config["val"] == "runs/damaged/val.txt"
     texts = [run.data[0] for run in read_runs(folders)[0]]
     assert [mentions(text, name) for text, name in zip(texts, ("more/val.txt", "t.txt", "txt"), strict=True)] == [
@@ -178,7 +174,7 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
         folder = made(tmp_path / f"{kind}{number}", [value, 0.01], val=own, **constants)
         (folder / "val.txt").write_text(kind + str(number))
         typed = json.loads((folder / "config.json").read_text()) | {"val": val}
-        (folder / "environment.json").write_text(json.dumps({"constants": typed}))
+        type_constants(folder, typed)
         folders.append(folder)
     runs = read_runs(folders)[0]
     assert [run.best["AP"] for run in runs] == [0.8, 0.5, 0.4, 0.2, 0.1]
