@@ -3,6 +3,7 @@
 import ast
 import gzip
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def fill(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.tensor(values.astype(np.float32))
 
 
-def filled_state(model: str) -> dict[str, Tensor]:
+def filled_state(model: str, fill: Callable[..., Tensor] = fill) -> dict[str, Tensor]:
     """A state dict with the official names of a model, filled by rule."""
     return {name: fill(name, shape) for name, shape in official_keys(model).items()}
 

@@ -4,9 +4,11 @@ import re
 import zlib
 
 import numpy as np
+import official
 import torch
-from official import official_keys
 from torch import Tensor
+
+import nets
 
 GAINS = {  # pattern in the official name of a convolution -> factor, which keeps the features of all networks near 1
     r"(blocks|convs)\.\d+\.conv2\.conv[12]\.conv\.weight$": 0.4,  # two branches are added
@@ -42,7 +44,22 @@ def fill(name: str, shape: tuple[int, ...]) -> Tensor:
 
 def filled_state(model: str) -> dict[str, Tensor]:
     """A state dict with the official names of a model, filled by rule."""
-    return {name: fill(name, shape) for name, shape in official_keys(model).items()}
+    return official.filled_state(model, fill)
+
+
+def official_state(model: str) -> dict[str, Tensor]:
+    """The official tensors that our model has, by our names, filled by rule."""
+    our_name = nets.official_names.of_picodet if model.startswith("picodet") else nets.official_names.of_ppyoloe
+    state = {our_name(name): value for name, value in filled_state(model).items()}
+    state.pop(None)
+    return state
+
+
+def filled_model(model: str) -> nets.DetectionModel:
+    """Our model with these tensors."""
+    filled = nets.build(model, 80)
+    nets.load_matching(filled, official_state(model)).require(backbone=1.0, neck=1.0, head=1.0)
+    return filled
 
 
 def image(height: int, width: int, seed: int = 7) -> Tensor:
