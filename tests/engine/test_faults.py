@@ -32,7 +32,6 @@ from engine.environment import last_start, run_id
 from engine.run_folder import Run
 from engine.run_lock import RunInUse
 from engine.saving import Saver
-from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks, signals
 from utils.config import ConfigError
 from utils.processes import Ranks
@@ -43,28 +42,9 @@ ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(os.name == "nt", reason="file locks and limits of POSIX")
 
 
-@pytest.fixture
-def at_call(monkeypatch):
-    """`at_call(number, action)` runs `action` at this call of the criterion: 2 frozen batches in epoch 1, then 3 per epoch,
-    and 2 in each evaluation."""
-    calls, todo, original = [0], {}, YOLOXCriterion.__call__
-
-    def call(self, *args):
-        calls[0] += 1
-        todo.pop(calls[0], lambda: None)()
-        return original(self, *args)
-
-    monkeypatch.setattr(YOLOXCriterion, "__call__", call)
-    return todo.__setitem__
-
-
 @pytest.fixture(scope="module")
 def undisturbed(demo_images, tmp_path_factory):
     return train_quietly(config(demo_images, tmp_path_factory.mktemp("undisturbed")))[0]
-
-
-def stop_at(at_call, number):
-    at_call(number, partial(signal.raise_signal, signal.SIGTERM))
 
 
 # --- disks and consoles -------------------------------------------------------------------------------------------------
@@ -89,35 +69,6 @@ def test_a_limit_on_file_sizes_that_is_lifted_later_loses_nothing(
         limit(resource.RLIM_INFINITY)
     told(text, "last.pt", os.strerror(errno.EFBIG))
     assert_same_run(folder, undisturbed)
-
-
-@contextmanager
-def small_disk(folder, size):
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(words, capture_output=True).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.slow  # the limit on file sizes above is as good as a full disk
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread also prints
-def test_a_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_call, undisturbed):
-    with small_disk(tmp_path / "disk", 8 * 2**20) as disk:  # a whole run with its images for TensorBoard has 4.5 MB
-
-        def fill():
-            with pytest.raises(OSError, match="No space"), open(disk / "filler", "wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(4096))
-
-        at_call(5, fill)
-        at_call(10, (disk / "filler").unlink)
-        folder, _, text = train_quietly(config(demo_images, disk / "runs"))
-        told(text, "last.pt", os.strerror(errno.ENOSPC))
-        assert_same_run(folder, undisturbed)
 
 
 PRINTING = """
@@ -183,6 +134,18 @@ def test_output_without_a_buffer_appears_at_once(tmp_path):
     assert process.returncode == 0
 
 
+@contextmanager
+def small_disk(folder, size):
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 def test_a_small_shared_memory_is_reported_with_true_amounts(tmp_path):
     with small_disk(tmp_path / "shm", 2**16) as folder:
         (warning,) = hardware.shared_memory_warning(2, 4, (64, 64), str(folder))
@@ -221,7 +184,7 @@ def test_a_damaged_environment_counts_as_no_earlier_start(tmp_path, contents):
     assert last_start(tmp_path).get("id") == run.id
 
 
-def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path, at_call):
+def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path):
     cfg = config(demo_images, tmp_path, epochs=1, resume=True)
     *_, text = train_quietly(cfg)
     told(text, "last.pt", "name=small", f"output={tmp_path}")
@@ -230,7 +193,7 @@ def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path, at_cal
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_path, at_call, monkeypatch):
+def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_path, monkeypatch):
     parts = train.Parts(validate=lambda *args: {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1})
     for name, step in (("again", 6), ("lost", 9)):
         cfg = config(demo_images, tmp_path / name, resume=True)
@@ -286,7 +249,7 @@ def test_a_run_whose_folder_was_moved_saves_to_a_new_one(demo_images, tmp_path, 
 def test_images_that_were_replaced_are_noticed_by_a_resumed_run(demo_images, tmp_path, at_call):
     images = shutil.copytree(demo_images, tmp_path / "images")
     cfg = config(images, tmp_path / "runs", resume=True)
-    stop_at(at_call, 4)
+    at_call(4, partial(signal.raise_signal, signal.SIGTERM))
     train_quietly(cfg)
     first = images / (images / "train.txt").read_text().split()[0]
     image = cv2.imread(str(first))
@@ -425,26 +388,6 @@ def test_a_closed_terminal_stops_a_run_unless_it_is_ignored(ignored):
             assert stop.received is not ignored
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_the_timer_waits_during_every_save(demo_images, tmp_path, monkeypatch):
-    """Also during the save at the end of an epoch, until all processes have written their files."""
-    seen, write, gather = [], Saver._write, Ranks.gather
-
-    def writing(self, *args):
-        seen.append(self.stop.saving)
-        return write(self, *args)
-
-    monkeypatch.setattr(Saver, "_write", writing)
-    monkeypatch.setattr(Ranks, "gather", lambda self, value: seen.append("gather") or gather(self, value))
-    with monkeypatch.context() as patch:
-        states = []
-        between = Saver.between_steps
-        patch.setattr(Saver, "between_steps", lambda self, *a: states.append(self.stop.saving) or between(self, *a))
-        train_quietly(config(demo_images, tmp_path, epochs=2, save_minutes=1e-9))
-    assert [flag for flag in seen if flag != "gather"] and all(flag is True for flag in seen if flag != "gather")
-    assert not any(states)
-    assert all(seen[i + 1] == "gather" for i, flag in enumerate(seen) if flag is True)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")

@@ -26,8 +26,7 @@ from engine.origin import Origin
 from engine.run_folder import Run
 from engine.saving import Saver
 from engine.state import State
-from nets.losses import YOLOXCriterion
-from utils import checkpoint, file_checks
+from utils import checkpoint
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 from utils.processes import Ranks
@@ -38,29 +37,6 @@ RECIPES = {
     "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat_rare": 1.0},
     "sgd, workers, few evaluations": {"optimizer": "sgd", "workers": 1, "evaluate_every": 2, "learning_rate": 0.1},
 }
-
-
-@pytest.fixture
-def at_call(monkeypatch):
-    """`at_call(number, action)` runs `action` at this call of the criterion, counted from now; calls are batches.
-
-    The default run has 9 images: 2 frozen batches in epoch 1, then 3 per epoch; 2 batches in each evaluation.
-    """
-    calls, todo, original = [0], {}, YOLOXCriterion.__call__
-
-    def call(self, *args):
-        calls[0] += 1
-        todo.pop(calls[0], lambda: None)()
-        return original(self, *args)
-
-    monkeypatch.setattr(YOLOXCriterion, "__call__", call)
-
-    def arrange(number, action):
-        calls[0] = 0
-        todo.clear()
-        todo[number] = action
-
-    return arrange
 
 
 @pytest.fixture(scope="module")
@@ -460,13 +436,6 @@ def test_state_is_a_function_of_the_log():
     trained = initial.after({"epoch": 1, "AP": 0.3}).after({"epoch": 2, "AP": 0.2})
     assert trained.best_epoch == 0 and trained.done(9, 2) and not trained.done(9, 3)
     assert trained.after({"epoch": 3, "AP": 0.4}).best_epoch == 3
-
-
-def test_damaged_checkpoint_is_named(tmp_path):
-    save_run(tmp_path / "demo-2026-01-31-1", 1, 0)
-    (tmp_path / "demo-2026-01-31-1" / "last.pt").write_bytes(b"half")
-    with refused(file_checks.CheckpointError, "last.pt"):
-        resume.find(True, str(tmp_path), "demo", Ranks())
 
 
 @pytest.mark.slow
