@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from datasets.store import Annotations, evenly_spaced
 from metrics.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
-from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
+from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, resized, write_image
 
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 COLUMNS = 4  # of the contact sheets
@@ -42,6 +41,12 @@ def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageCompa
     return lines
 
 
+def draw_labels(image: np.ndarray, scale: float, data: Annotations, index: int) -> np.ndarray:
+    """Draws the labels of an image of a data set over `image`, which was resized by `scale`. Crowd regions are named "crowd"."""
+    boxes, labels, crowd = data.boxes_of(index)
+    return draw_boxes(image, boxes * scale, np.where(crowd, len(data.classes), labels), (*data.classes, "crowd"))
+
+
 def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
     """Yields training batches unchanged, and draws a contact sheet of each of the first `count` of a run.
 
@@ -65,17 +70,14 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) ->
     for one in detections:  # entries of a COCO results file
         if one["image_id"] in of_image and one["score"] >= CONFIDENCE:
             of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
-    names = (*data.classes, "crowd")
     drawn = []
     for index, detected in zip(chosen, of_image.values(), strict=True):
         rows = np.array(detected, np.float64).reshape(-1, 6)
         image = dataset.read(index).image
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
-        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
-        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
-        boxes, classes, crowd = data.boxes_of(index)
-        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
-        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
+        image = resized(image, scale)
+        truth = draw_labels(image, scale, data, index)
+        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], data.classes, rows[:, 5])
         drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {CONFIDENCE:g}")]
     return contact_sheet(drawn, COLUMNS)
 

@@ -15,7 +15,7 @@ from datasets.store import evenly_spaced
 from nets.model import DetectionModel
 from report.drawn_images import CONFIDENCE, SHOWN
 from utils.boxes import clip, pairwise_iou, xywh_to_xyxy
-from utils.draw import contact_sheet, draw_boxes, write_image
+from utils.draw import contact_sheet, draw_boxes, resized, write_image
 from utils.images import IMAGE_SUFFIXES, fit, into_original, letterbox
 
 BLUR = 0.05  # standard deviation of the blurred copy that the image is compared with, a fraction of the longer side of the input
@@ -92,8 +92,7 @@ class HeatMaps:
     def draw(self, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
         """Draws the heat map of each detection over the image, with its box, class and score; one image per detection."""
         shrink = min(LONGEST / max(image.shape[:2]), 1)
-        size = [max(round(side * shrink), 1) for side in image.shape[1::-1]]
-        small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        small = resized(image, shrink)
         rows = zip(self.maps(image, boxes, labels, scores), boxes * shrink, labels, scores, strict=True)
         return [draw_boxes(overlay(small, one), [box], [label], self.classes, [s]) for one, box, label, s in rows]
 

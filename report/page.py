@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from utils.draw import color_of
+from utils.draw import color_of, resized
 
 FOLDER = Path(__file__).parent
 STYLE = FOLDER / "page.css"
@@ -71,11 +71,8 @@ def color(label: int) -> str:
 
 def small_jpeg(image: np.ndarray, side: int, quality: int) -> bytes:
     """Returns an image [H, W, 3] as JPEG, shrunk to at most `side` pixels."""
-    height, width = image.shape[:2]
-    scale = min(side / max(height, width), 1)
-    size = [max(round(length * scale), 1) for length in (width, height)]
-    image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+    small = resized(image, min(side / max(image.shape[:2]), 1))
+    return cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
 
 def data_uri(data: bytes, kind: str = "jpeg") -> Markup:

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from datasets.box_sizes import HARD
 from datasets.errors import first_ten
-from datasets.store import Annotations
+from datasets.store import Annotations, evenly_spaced
 from report import page
+from report.drawn_images import draw_labels
 from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
-from utils.draw import contact_sheet, draw_boxes
+from utils.draw import contact_sheet, resized
 from utils.images import ImageError, read_image
 from utils.text import amount
 
@@ -23,12 +23,13 @@ LIMIT = 12 * 2**20  # bytes of all thumbnails; base64 adds a third
 BOXES = 500  # boxes drawn in an image at most
 SAMPLES, PAIRS, PLACES, ROWS = 12, 12, 6, 200  # images, groups of copies, images of each problem, classes at most
 NAMES = 4  # class names under a thumbnail
+COLUMNS, CELL = 4, 320  # of the contact sheet: columns, pixels of the longer side of an image
 
 
 def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
     """Returns the page for a report and the splits of `tools.check_report.check`."""
     thumbnails = _Thumbnails(parts)
-    problems, notes = _problems(thumbnails, report)
+    problems, notes = _problems(thumbnails)
     classes = _classes(report, parts)
     return page.render(
         TEMPLATE,
@@ -89,8 +90,7 @@ def _histogram(counts: list[int]) -> list[dict[str, Any]]:
 def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
     good = thumbnails.parts[name].good
     firsts = np.unique(thumbnails.parts[name].groups)  # one of the versions of an image
-    chosen = firsts[np.unique(np.linspace(0, len(firsts) - 1, min(SAMPLES, len(firsts))).astype(int))].tolist()
-    return [thumbnails.of_image(name, good.path(i)) for i in chosen]
+    return [thumbnails.of_image(name, good.path(firsts[i])) for i in evenly_spaced(len(firsts), SAMPLES)]
 
 
 def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, Any]]]:
@@ -138,7 +138,7 @@ def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str,
     return found
 
 
-def _problems(thumbnails: "_Thumbnails", report: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def _problems(thumbnails: "_Thumbnails") -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Returns all problems by kind (the number, images with the box where there is one, the first places), and the notes."""
     problems, notes = [], []
 
@@ -217,18 +217,11 @@ def _name(good: Annotations, label: int) -> str:
     return good.classes[label] if label >= 0 else "crowd"
 
 
-def contact_page(annotations: Annotations, columns: int = 4, cell: int = 320) -> np.ndarray:
-    """Draws a contact sheet of up to columns * columns images, spread over the data set, with boxes and class names.
-
-    Crowd regions are labeled "crowd". Returns uint8 [H, W, 3] BGR.
-    """
-    chosen = np.unique(np.linspace(0, len(annotations) - 1, columns * columns).astype(int))
-    names, drawn = (*annotations.classes, "crowd"), []
-    for index in chosen.tolist():
+def contact_page(annotations: Annotations) -> np.ndarray:
+    """Draws a contact sheet of up to 16 images, evenly spaced over the data set, with their labels -> uint8 [H, W, 3] BGR."""
+    drawn = []
+    for index in evenly_spaced(len(annotations), COLUMNS**2):
         image = annotations.image(index)
-        scale = cell / max(image.shape[:2])  # before drawing, so that the text stays readable
-        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
-        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
-        boxes, labels, crowd = annotations.boxes_of(index)
-        drawn.append(draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, labels), names))
-    return contact_sheet(drawn, columns, cell)
+        scale = CELL / max(image.shape[:2])  # before drawing, so that the text stays readable
+        drawn.append(draw_labels(resized(image, scale), scale, annotations, index))
+    return contact_sheet(drawn, COLUMNS, CELL)

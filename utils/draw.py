@@ -137,6 +137,12 @@ def _pillow_font(size: int):
     return ImageFont.load_default(size)
 
 
+def resized(image: np.ndarray, scale: float) -> np.ndarray:
+    """Returns an image with its sides multiplied by `scale`, at least one pixel; a smaller one averages pixels."""
+    size = [max(round(side * scale), 1) for side in image.shape[1::-1]]
+    return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+
+
 def contact_sheet(images: Sequence[np.ndarray], columns: int, longest: int = 640) -> np.ndarray:
     """Arranges images in a grid, row by row, each shrunk to at most `longest` pixels. Raises ValueError without images."""
     if not len(images):
@@ -148,12 +154,12 @@ def contact_sheet(images: Sequence[np.ndarray], columns: int, longest: int = 640
     rows = -(-len(images) // columns)
     sheet = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), PAPER, np.uint8)
     for number, image in enumerate(images):
-        scale = min(height / image.shape[0], width / image.shape[1], 1)
-        h, w = max(round(image.shape[0] * scale), 1), max(round(image.shape[1] * scale), 1)
+        image = resized(image, min(height / image.shape[0], width / image.shape[1], 1))
+        h, w = image.shape[:2]
         row, column = divmod(number, columns)
         top = GAP + row * (height + GAP) + (height - h) // 2
         left = GAP + column * (width + GAP) + (width - w) // 2
-        sheet[top : top + h, left : left + w] = cv2.resize(image, (w, h), interpolation=cv2.INTER_AREA)
+        sheet[top : top + h, left : left + w] = image
     return sheet
 
 
