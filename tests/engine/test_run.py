@@ -339,12 +339,6 @@ def test_full_disk_at_the_end_of_a_run_is_a_warning_for_tensorboard_and_the_curv
     assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and not (tmp_path / "curves.png").exists()
 
 
-def test_importing_run_does_not_import_tensorboard_or_matplotlib():
-    program = "import sys, engine.run_folder; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
-
-
 def test_curves_are_drawn_from_the_log(tmp_path):
     run = Run(tmp_path, {}, marks={"thaw": 2, "no augmentation": 5})
     run.close()
