@@ -29,17 +29,11 @@ from engine import run_folder
 from engine.evaluation import evaluate
 from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
-from report.analysis import (
-    analyze,
-    display_width,
-    unlabeled_classes,
-    unlabeled_note,
-    write_results,
-)
+from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.script import run_script
-from utils.text import in_points, metric
+from utils.text import aligned, in_points, metric
 
 
 @dataclass(frozen=True)
@@ -175,20 +169,17 @@ def open_data(
 
 def metrics_text(metrics: dict) -> str:
     """The twelve COCO metrics and a table with one row per class, for the console."""
-    lines = ["", "  ".join(f"{name:>9}" for name in COCO_METRICS)]
-    lines += ["  ".join(f"{in_points(metrics[name]):>9}" for name in COCO_METRICS), ""]
+    summary = [COCO_METRICS, [in_points(metrics[name]) for name in COCO_METRICS]]
     rows = [row for row in metrics["per_class"].values() if row["boxes"]]
     mean = dict.fromkeys(CLASS_COLUMNS, -1.0)
     if rows:
         mean = {name: float(np.mean([row[name] for row in rows])) for name in CLASS_COLUMNS}
     mean |= {"boxes": sum(row["boxes"] for row in rows), "threshold": -1.0}
-    width = max(5, *(display_width(name) for name in metrics["per_class"]))
-    lines.append(f"{'class':{width}}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in CLASS_COLUMNS))
+    classes = [("class", "boxes", *CLASS_COLUMNS)]
     for name, row in [*metrics["per_class"].items(), ("mean", mean)]:
-        cells = "".join(f"  {metric(column, row[column]):>9}" for column in CLASS_COLUMNS)
-        lines.append(f"{name}{' ' * (width - display_width(name))}  {row['boxes']:7}{cells}")
-    lines.append("precision, recall and f1 at IoU 0.5 and the threshold with the highest f1; -: nothing to measure\n")
-    return "\n".join(lines)
+        classes.append((name, row["boxes"], *(metric(column, row[column]) for column in CLASS_COLUMNS)))
+    note = "precision, recall and f1 at IoU 0.5 and the threshold with the highest f1; -: nothing to measure\n"
+    return "\n".join(["", *aligned(summary, ()), "", *aligned(classes, ("class",)), note])
 
 
 def command(words: list[str]) -> None:

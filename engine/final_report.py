@@ -10,17 +10,11 @@ from torch import nn
 from engine.evaluation import evaluate
 from engine.run_store import upload_folder
 from metrics.coco import BACKEND
-from report.analysis import (
-    analyze,
-    display_width,
-    unlabeled_classes,
-    unlabeled_note,
-    write_results,
-)
+from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
 from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
-from utils.text import amount, in_points, metric
+from utils.text import aligned, amount, in_points, metric
 
 MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
 MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
@@ -95,17 +89,12 @@ def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str,
     names = sorted((name for name, row in per_class.items() if row["boxes"]), key=lambda name: -per_class[name]["AP"])
     if not names:
         return []
-    shown, rest = names, 0
-    if len(names) > MOST_ROWS:
-        rest = len(names) - MOST_ROWS
-        shown = [*names[: MOST_ROWS // 2], *names[-MOST_ROWS // 2 :]]
-    width = max(5, *(display_width(name) for name in shown)) if shown else 5
-    lines = [f"{'class':{width}}  {'images':>7}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in COLUMNS)]
-    for place, name in enumerate(shown):
-        if rest and place == MOST_ROWS // 2:
-            lines.append(f"... {amount(rest, 'class')} with an AP in between: in report.html")
-        row = per_class[name]
-        cells = "".join(f"  {metric(column, row[column]):>9}" for column in COLUMNS.values())
-        blanks = " " * (width - display_width(name))
-        lines.append(f"{name}{blanks}  {images.get(name, 0):7}  {row['boxes']:7}{cells}")
+    rest, half = len(names) - MOST_ROWS, MOST_ROWS // 2
+    rows = [("class", "images", "boxes", *COLUMNS)]
+    for name in names if rest <= 0 else [*names[:half], *names[-half:]]:
+        cells = [metric(column, per_class[name][column]) for column in COLUMNS.values()]
+        rows.append((name, images.get(name, 0), per_class[name]["boxes"], *cells))
+    lines = aligned(rows, ("class",))
+    if rest > 0:
+        lines.insert(1 + half, f"... {amount(rest, 'class')} with an AP in between: in report.html")
     return [*lines, "precision and recall at IoU 0.5 and the threshold with the highest F1", ""]

@@ -22,7 +22,7 @@ from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from utils.config import constants_text
 from utils.processes import Ranks
-from utils.text import amount, brief, in_points
+from utils.text import aligned, amount, brief, in_points
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
@@ -184,9 +184,7 @@ def data_text(train, val, first: int = 0) -> str:
         rows.append((f"the {MOST_CLASSES} rarest of {len(named)} classes:", "", ""))
         named = sorted(named, key=lambda label: counts[0][label])[:MOST_CLASSES]
     rows += [(f"boxes: {train.classes[label]}", *(of_split[label] for of_split in counts)) for label in named]
-    width = max(9, *(len(name) for name, _, _ in rows))
-    lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
-    return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])
+    return "\n".join(aligned([("data", "train", "val"), *rows], ("data",)))
 
 
 def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None) -> Iterator[str]:

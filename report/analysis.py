@@ -12,11 +12,6 @@ from utils.files import atomic_write
 from utils.text import amount, brief
 
 
-def display_width(text: str) -> int:
-    """The number of terminal columns of a text: two for each Chinese character."""
-    return sum(1 + (ord(character) >= 0x1100) for character in text)
-
-
 def write_results(folder: Path, data: Annotations, detections: list[dict], metrics: dict) -> None:
     """Writes metrics.json, and detections.json and ground_truth.json, from which pycocotools computes the same metrics."""
     truth = {"info": {"description": f"boxes of {data.source}"}, **data.coco()}

@@ -27,7 +27,7 @@ from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, check
 from utils.config import ConfigError, Constants, override
 from utils.script import run_script
-from utils.text import error_text
+from utils.text import aligned, brief, error_text
 
 SPLITS = ("train", "val", "test")
 FINDINGS, PLACES, CLASSES = 10, 3, 20  # printed at most: kinds of findings, places of each, classes in the table
@@ -79,12 +79,11 @@ def _class_table(parts: list[dict[str, Any]], names: list[str]) -> list[str]:
     """Returns a table of the boxes of each class in each split, with the images and the median size in the first one."""
     first = parts[0]
     classes = list(first["classes"])
-    width = min(max([5, *map(len, classes)]), 40)
-    head = "".join(f"  {name:>8}" for name in names)
-    lines = [f"{'boxes':{width}}{head}  {names[0] + ' images':>12}  {'median px':>9}"]
+    rows = [("boxes", *names, f"{names[0]} images", "median px")]
     for label, name in enumerate(classes[:CLASSES]):
-        counts = "".join(f"  {part['classes'].get(name, 0):8}" for part in parts)
-        lines.append(f"{name:{width}}{counts}  {first['class_images'][label]:12}  {first['class_sides'][label]:9g}")
+        counts = [part["classes"].get(name, 0) for part in parts]
+        rows.append((brief(name, 40), *counts, first["class_images"][label], f"{first['class_sides'][label]:g}"))
+    lines = aligned(rows, ("boxes",))
     if len(classes) > CLASSES:
         lines.append(f"... and {len(classes) - CLASSES} more classes")
     return lines

@@ -24,7 +24,7 @@ from tools.compare_page import FILES, require_page, write_page
 from tools.compared_runs import CUT, TRAINING, Run, class_table, notes, read_runs, table
 from utils.config import ConfigError, Constants, override
 from utils.script import run_script
-from utils.text import printable
+from utils.text import aligned, display_width, printable
 
 WIDEST = 500  # characters of a line of the table where there is no terminal, as in a file
 CUT_TRAINING = 40  # most characters of the training data
@@ -46,18 +46,9 @@ def short(text: str, column: str = "") -> str:
 
 def fitting(rows: Sequence[Sequence[str]], width: int) -> tuple[list[Sequence[str]], Sequence[str]]:
     """Returns the first columns of a table that fit into `width` characters, and the names of the other columns."""
-    ends = list(accumulate(max(map(len, column)) + 2 for column in zip(*rows, strict=True)))
+    ends = list(accumulate(max(map(display_width, column)) + 2 for column in zip(*rows, strict=True)))
     count = max(sum(end - 2 <= width for end in ends), 3)
     return [row[:count] for row in rows], rows[0][count:]
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[str]) -> list[str]:
-    """Returns the rows of a table, of which the first is its head, as lines; the columns `left` are aligned to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<" if name in left else ">" for name in rows[0]]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
-    ]
 
 
 def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:

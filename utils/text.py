@@ -1,9 +1,9 @@
-"""Text for messages: short, printable, and names of classes that can be drawn and written."""
+"""Text for messages: short, printable, in columns, and names of classes that can be drawn and written."""
 
 import csv
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -43,6 +43,23 @@ def printable(text: str) -> str:
     cut = MAX_LINE // 2
     text = "\n".join(s if len(s) <= MAX_LINE else f"{s[:cut]} ... {s[-cut:]}" for s in text.split("\n"))
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def display_width(text: str) -> int:
+    """Returns the number of terminal columns of a text: two for each Chinese character."""
+    return sum(1 + (ord(character) >= 0x1100) for character in text)
+
+
+def aligned(table: Iterable[Iterable[object]], left: Collection[str]) -> list[str]:
+    """Returns the rows of a table, of which the first is its head, as lines; the columns `left` are aligned to the left."""
+    rows = [[str(cell) for cell in row] for row in table]
+    widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        blanks = [" " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = zip(rows[0], row, blanks, strict=True)
+        lines.append("  ".join(cell + blank if name in left else blank + cell for name, cell, blank in cells))
+    return lines
 
 
 def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:
