@@ -9,6 +9,7 @@ import torch
 
 from deploy import video
 from deploy.detector import Detector
+from utils.text import aligned
 
 WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen in the first ones
 IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
@@ -64,8 +65,7 @@ def synchronized_time(device: torch.device) -> float:
 
 def speed_table(milliseconds: dict[str, float], batch_size: int) -> str:
     """Formats milliseconds per image and images per second of each part and of all together."""
-    rows = milliseconds | {"all": sum(milliseconds.values())}
-    lines = [f"{'':16}{'ms per image':>14}{'images per second':>20}"]
-    lines += [f"{part:16}{value:14.2f}{1000 / value:20.1f}" for part, value in rows.items()]
-    lines.append(f"batches of {batch_size}, one part after another, without drawing and writing")
-    return "\n".join(lines)
+    parts = milliseconds | {"all": sum(milliseconds.values())}
+    rows = [(part, f"{value:.2f}", f"{1000 / value:.1f}") for part, value in parts.items()]
+    lines = aligned([("", "ms per image", "images per second"), *rows], ("",))
+    return "\n".join([*lines, f"batches of {batch_size}, one part after another, without drawing and writing"])
