@@ -6,7 +6,7 @@ import stat
 from typing import Any, BinaryIO
 
 from utils import mirror
-from utils.text import printable
+from utils.text import first_of, printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -36,7 +36,7 @@ def first_ten(problems: list[str]) -> str:
     lines = []
     for kind, group in groups.items():
         lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
-        lines += list(map(one_line, group[:10])) + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
+        lines += map(one_line, first_of(group, 10))
     return printable("\n".join(f"  {line}" for line in lines))
 
 

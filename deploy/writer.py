@@ -14,7 +14,7 @@ import numpy as np
 from deploy.inputs import is_web_address
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
-from utils.text import amount
+from utils.text import amount, first_of
 
 SHOWN = 10  # classes and unreadable images that the summary names
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
@@ -159,13 +159,8 @@ class Results:
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
         lines = [speed, f"detected: {self._counts()}", *self._track_counts(), str(self.folder)]
         if self.unread:
-            more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []
-            lines = [
-                f"{amount(len(self.unread), 'image')} could not be read or written:",
-                *self.unread[:SHOWN],
-                *more,
-                *lines,
-            ]
+            failed = f"{amount(len(self.unread), 'image')} could not be read or written:"
+            lines = [failed, *first_of(self.unread, SHOWN), *lines]
         return "\n".join(lines)
 
     def _counts(self) -> str:

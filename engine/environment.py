@@ -19,6 +19,8 @@ import cv2
 import numpy as np
 import torch
 
+from utils.text import first_of
+
 
 def run_id() -> str | None:
     """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host.
@@ -108,14 +110,13 @@ def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
     return ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
 
 
-def changes_of_code(before: Mapping[str, Any], now: Mapping[str, Any], most: int = 8) -> str:
+def changes_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Names the source files that differ between two starts of a run, by the entry "code" of environment.json."""
     old, new = before.get("code"), now["code"]
     if not isinstance(old, dict):  # of an earlier version
         return ""
     changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    more = [f"{len(changed) - most} more"] if len(changed) > most else []
-    return ", ".join([*changed[:most], *more])
+    return ", ".join(first_of(changed, 8))
 
 
 def _git(root: Path, *words: str) -> str | None:

@@ -20,7 +20,7 @@ from nets.weights import Weights, class_rows, fetch, read
 from utils import checkpoint
 from utils.file_checks import CheckpointError, fitting
 from utils.processes import Ranks
-from utils.text import brief
+from utils.text import brief, first_of
 from utils.value_range import ValueRange
 
 
@@ -270,8 +270,7 @@ def build_pretrained(
             shared = pretrained.shared_classes(file.classes or (), classes)
             pretraining = Pretraining(len(shared) / len(classes), file.official)
             if new := [other for label, other in enumerate(classes) if label not in shared]:
-                more = f", and {len(new) - 5} more" if len(new) > 5 else ""
-                log(f"new classes, freshly initialized: {', '.join(new[:5])}{more}")
+                log(f"new classes, freshly initialized: {', '.join(first_of(new, 5))}")
         return pretraining, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     pretraining, shapes = ranks.on_main(load)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from utils.checkpoint import strip
 from utils.file_checks import CheckpointError, refuse_non_finite
+from utils.text import first_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class MatchReport:
         reasons = {"different shape": shapes, "not in the file": self.missing, "not in the model": self.unused}
         for reason, names in reasons.items():
             if names:
-                more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-                lines.append(f"{reason}: {', '.join(names[:3])}{more}")
+                lines.append(f"{reason}: {', '.join(first_of(names, 3))}")
         return "\n".join(lines)
 
     def require(self, **fractions: float) -> "MatchReport":

@@ -27,7 +27,7 @@ from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, check
 from utils.config import ConfigError, Constants, override
 from utils.script import run_script
-from utils.text import aligned, brief, error_text
+from utils.text import aligned, brief, error_text, first_of
 
 SPLITS = ("train", "val", "test")
 FINDINGS, PLACES, CLASSES = 10, 3, 20  # printed at most: kinds of findings, places of each, classes in the table
@@ -55,9 +55,7 @@ def text_of(report: dict[str, Any]) -> str:
     found = _findings(report, names)
     for title, places in found[:FINDINGS]:
         lines.append(title)
-        lines += [f"  {place}" for place in places[:PLACES]]
-        if len(places) > PLACES:
-            lines.append(f"  ... and {len(places) - PLACES} more")
+        lines += [f"  {place}" for place in first_of(places, PLACES)]
     if len(found) > FINDINGS:
         lines.append(f"... and {len(found) - FINDINGS} other findings: page=check.html and json=check.json show all")
     return "\n".join(lines)

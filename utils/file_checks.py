@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from utils.text import _UNPRINTABLE, class_name_problem
+from utils.text import _UNPRINTABLE, class_name_problem, first_of
 
 MAX_CLASSES = 10_000
 MAX_ADDED = 64  # heads that were added to a model: each takes memory before its weights are read
@@ -93,9 +93,8 @@ def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: st
         elif must := check(value):
             problems.append(must if must.startswith("class name") else f"{place} is {_brief(value)}, it must be {must}")
     if problems:
-        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
         fix = "it is damaged or not from this program: use another copy"
-        raise CheckpointError(f"{path}: {'; '.join(problems[:10])}{more}. {fix}")
+        raise CheckpointError(f"{path}: {'; '.join(first_of(problems, 10))}. {fix}")
     return contents
 
 

@@ -26,6 +26,11 @@ def first_names(names: Sequence[str]) -> str:
     return "(" + ", ".join(shown) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
 
 
+def first_of(texts: Sequence[str], most: int) -> list[str]:
+    """Returns the first `most` texts, and after them how many others there are."""
+    return [*texts[:most], *[f"... and {len(texts) - most} more"] * (len(texts) > most)]
+
+
 def amount(count: int, noun: str) -> str:
     """Returns a number and its noun: 1 image, 1,200 images, 0 boxes, 2 classes, 2 processes."""
     if count == 1:
