@@ -1,7 +1,7 @@
 """Detections in two images, for the tests of what is written about them."""
 
-import cv2
 import numpy as np
+from files import write_noise
 
 from deploy.detector import Result
 from deploy.writer import Results
@@ -15,13 +15,6 @@ def result(boxes, labels):
     return Result(boxes, scores, np.array(labels, np.int64), tuple(CLASSES[label] for label in labels))
 
 
-def write_noise(path, height=60, width=80):
-    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
-    return image
-
-
 def collect(folder, writers=(), crops=False):
     """Two images with one name in two folders; one box lies outside of its image, another one partly."""
     results = Results(lambda: folder / "out", CLASSES, (7, 90), crops, writers)
@@ -31,5 +24,5 @@ def collect(folder, writers=(), crops=False):
         ("y", [[90, 90, 99, 99]], [1]),
     ):
         path = folder / "images" / place / "pic.png"
-        results.add(write_noise(path), result(boxes, labels), f"{place}/pic.png", str(path))
+        results.add(write_noise(path, 0, 60, 80), result(boxes, labels), f"{place}/pic.png", str(path))
     return results

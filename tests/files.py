@@ -1,4 +1,4 @@
-"""Small files for the tests of formats: images, text and JSON, and the boxes that are read from them."""
+"""Small files for tests: images, text and JSON, annotations with one box for each image, and the boxes that are read."""
 
 import json
 from pathlib import Path
@@ -22,6 +22,43 @@ def text(path: Path, words: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(words if isinstance(words, str) else json.dumps(words, ensure_ascii=False), encoding="utf-8")
     return path
+
+
+def noise(seed: int = 0, height: int = 48, width: int = 64) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def write_noise(path: Path, seed: int = 0, height: int = 48, width: int = 64) -> np.ndarray:
+    """Writes `noise` as PNG, which is read as PNG under any name."""
+    image = noise(seed, height, width)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
+    return image
+
+
+def names_in(folder: Path | str) -> list[str]:
+    """The files in a folder and the folders in it, without hidden ones."""
+    found = [path for path in Path(folder).rglob("[!.]*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def coco(*images: str) -> dict[str, Any]:
+    """Images of 40 x 20 pixels, each with a box of the class cat with the corners 1, 2, 9, 8; as in `cvat` and `voc`."""
+    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
+    shapes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(len(images))]
+    return {"images": rows, "annotations": shapes, "categories": [{"id": 1, "name": "cat"}]}
+
+
+def cvat(*images: str) -> str:
+    rows = (f'<image name="{name}"><box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/></image>' for name in images)
+    return f"<annotations>{''.join(rows)}</annotations>"
+
+
+def voc(*classes: str, image: str = "") -> str:
+    """The file of one image, with a box of each class."""
+    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
+    head = f"<filename>{image}</filename>" if image else ""
+    return f"<annotation>{head}{''.join(f'<object><name>{name}</name>{box}</object>' for name in classes)}</annotation>"
 
 
 def boxes(found: Annotations) -> list[tuple]:

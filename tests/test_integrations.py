@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from browser import CHROMIUM
+from files import noise
 from lively import lively_checkpoint
 from small import SMALL
 
@@ -54,10 +55,6 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def noise(height=96, width=128) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
-
-
 def coco_checkpoint(shared: Path) -> Path:
     """Writes the real weights as a checkpoint of a training, where the page expects one."""
     state, *_ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
@@ -78,7 +75,7 @@ def test_every_block_has_a_test_or_says_that_it_was_not_run():
 def test_supervision_gets_equal_boxes_scores_and_class_ids(place):
     pytest.importorskip("supervision", reason="pip install supervision")
     lively_checkpoint(place / CHECKPOINT, image_size=(96, 128), metrics={"confidence": 0.2})
-    cv2.imwrite("photo.jpg", noise())
+    cv2.imwrite("photo.jpg", noise(0, 96, 128))
     names = {}
     exec(block("supervision"), names)
     found, (result,) = names["detections"], Detector(CHECKPOINT)("photo.jpg")
@@ -147,7 +144,7 @@ def test_an_image_that_is_dropped_on_the_gradio_page_comes_back_with_boxes(place
     )
     names = {}
     exec(block("gradio"), names)
-    image, page = noise(), names["page"]
+    image, page = noise(0, 96, 128), names["page"]
     (result,) = names["detector"](image)
     expected = draw_boxes(image, result.boxes, result.labels, names["detector"].classes, result.scores)
     assert len(result.scores) and not np.array_equal(expected, image)

@@ -6,9 +6,9 @@ import signal
 import threading
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
+from files import names_in, write_noise
 from lively import tiny_checkpoint
 from PIL import Image
 from refused import mentions, refused, told
@@ -36,19 +36,6 @@ def run(weights, source, output, **more):
     return main(Config(checkpoint=str(weights), source=source and str(source), output=output and str(output), **more))
 
 
-def write_noise(path, seed=0, height=48, width=64):
-    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())  # PNG bytes under any name are read as PNG
-    return image
-
-
-def files(folder):
-    """The files in a folder, without hidden ones."""
-    found = [path for path in Path(folder).rglob("[!.]*") if path.is_file()]
-    return sorted(path.relative_to(folder).as_posix() for path in found)
-
-
 def entries(folder):
     return json.loads((Path(folder) / "detections.json").read_text(encoding="utf-8"))
 
@@ -56,7 +43,7 @@ def entries(folder):
 def test_one_image_is_drawn_and_its_boxes_are_written(weights, tmp_path, capsys):
     image = write_noise(tmp_path / "in/图 (1).png")
     assert run(weights, tmp_path / "in/图 (1).png", tmp_path / "out") == tmp_path / "out"
-    assert files(tmp_path / "out") == ["detections.json", "图 (1).png"]
+    assert names_in(tmp_path / "out") == ["detections.json", "图 (1).png"]
     drawn = read_image(str(tmp_path / "out/图 (1).png"))
     assert drawn.shape == image.shape and (drawn != image).any()
     detections = entries(tmp_path / "out")
@@ -73,7 +60,7 @@ def test_same_names_in_two_folders_and_with_two_endings_stay_apart(weights, tmp_
     for seed, name in enumerate(names):
         write_noise(tmp_path / "in" / name, seed)
     run(weights, tmp_path / "in", tmp_path / "out", confidence=0.6)
-    assert files(tmp_path / "out") == sorted([*names, "detections.json"])
+    assert names_in(tmp_path / "out") == sorted([*names, "detections.json"])
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == set(names)
     assert len({(tmp_path / "out" / name).read_bytes() for name in names}) == len(names)
 
@@ -82,7 +69,7 @@ def test_pattern_over_two_folders_keeps_the_folders(weights, tmp_path):
     for seed, name in enumerate(["x/a.jpg", "y/a.jpg", "y/b.txt"]):
         write_noise(tmp_path / "in" / name, seed)
     run(weights, tmp_path / "in/*/*", tmp_path / "out")
-    assert files(tmp_path / "out") == ["detections.json", "x/a.jpg", "y/a.jpg"]
+    assert names_in(tmp_path / "out") == ["detections.json", "x/a.jpg", "y/a.jpg"]
 
 
 def test_a_file_with_brackets_in_its_name_is_a_file_not_a_pattern(tmp_path):
@@ -93,7 +80,7 @@ def test_a_file_with_brackets_in_its_name_is_a_file_not_a_pattern(tmp_path):
 def test_formats_that_cannot_be_written_are_drawn_as_png(weights, tmp_path):
     write_noise(tmp_path / "in/a.gif")
     run(weights, tmp_path / "in", tmp_path / "out")
-    assert files(tmp_path / "out") == ["a.gif.png", "detections.json"]
+    assert names_in(tmp_path / "out") == ["a.gif.png", "detections.json"]
 
 
 def test_no_drawn_image_replaces_another(weights, tmp_path):
@@ -103,11 +90,11 @@ def test_no_drawn_image_replaces_another(weights, tmp_path):
     run(weights, tmp_path / "in", tmp_path / "out", confidence=0.0, heatmap=True)
     drawn = {
         name: read_image(str(tmp_path / "out" / name)).shape[1]
-        for name in files(tmp_path / "out")
+        for name in names_in(tmp_path / "out")
         if "/" not in name and name != "detections.json"
     }
     assert drawn == {"a.gif.png.png.png": 64, "a.gif.png": 66, "a.gif.png.png": 68, "b.png": 70, "b.png.jpg": 72}
-    assert len(files(tmp_path / "out" / "heatmaps")) == len(names)
+    assert len(names_in(tmp_path / "out" / "heatmaps")) == len(names)
 
 
 def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):
@@ -124,27 +111,27 @@ def test_a_source_video_is_never_overwritten(weights, film, tmp_path):
     before = film.read_bytes()
     with refused(ValueError, f"output={tmp_path}"):
         run(weights, film, tmp_path)
-    assert film.read_bytes() == before and files(tmp_path).count("detections.json") == 0
+    assert film.read_bytes() == before and names_in(tmp_path).count("detections.json") == 0
 
 
 def test_results_may_be_above_the_source_folder(weights, tmp_path):
     write_noise(tmp_path / "data/images/a.png")
     run(weights, tmp_path / "data/images", tmp_path / "data")
-    assert files(tmp_path / "data") == ["a.png", "detections.json", "images/a.png"]
+    assert names_in(tmp_path / "data") == ["a.png", "detections.json", "images/a.png"]
 
 
 def test_a_folder_whose_name_is_a_number_is_no_camera(weights, tmp_path, monkeypatch):
     write_noise(tmp_path / "2024/a.png")
     monkeypatch.chdir(tmp_path)
     run(weights, "2024", tmp_path / "out")
-    assert files(tmp_path / "out") == ["a.png", "detections.json"]
+    assert names_in(tmp_path / "out") == ["a.png", "detections.json"]
 
 
 def test_results_inside_the_source_folder_are_not_predicted_again(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     for _ in range(2):
         run(weights, tmp_path / "in", tmp_path / "in/out")
-    assert files(tmp_path / "in") == ["a.png", "out/a.png", "out/detections.json"]
+    assert names_in(tmp_path / "in") == ["a.png", "out/a.png", "out/detections.json"]
 
 
 def test_without_output_every_run_has_a_new_folder(weights, tmp_path, monkeypatch):
@@ -204,7 +191,7 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
         write_noise(tmp_path / f"in/{number}.png", number)
     (tmp_path / "in/2.png").write_bytes(b"no image")
     run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
-    assert files(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
+    assert names_in(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
     told(capsys.readouterr().out, "1 image could", "2.png")
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
 
@@ -266,7 +253,7 @@ def test_a_source_is_needed_without_validation_images(weights):
 def test_save_false_writes_boxes_only(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     run(weights, tmp_path / "in", tmp_path / "out", save=False)
-    assert files(tmp_path / "out") == ["detections.json"]
+    assert names_in(tmp_path / "out") == ["detections.json"]
 
 
 def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
@@ -274,7 +261,7 @@ def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
     run(weights, tmp_path / "in/a.png", tmp_path / "out", crops=True, labels="txt")
     data = read(str(tmp_path / "out/labels/annotations.txt"), "train")
     assert data.path(0) == str(tmp_path / "in/a.png") and data.classes == ("red", "blue")
-    crops = [name for name in files(tmp_path / "out") if name.startswith("crops/")]
+    crops = [name for name in names_in(tmp_path / "out") if name.startswith("crops/")]
     assert len(crops) == len(data.boxes) > 0
 
 
@@ -284,7 +271,7 @@ def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
 def test_label_files_are_named_after_their_images(weights, tmp_path, kind, name):
     write_noise(tmp_path / "in/a.png")
     run(weights, tmp_path / "in", tmp_path / "out", labels=kind)
-    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", f"labels/{name}"])
+    assert names_in(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", f"labels/{name}"])
 
 
 def test_images_that_would_share_a_label_file_are_refused(weights, tmp_path):
@@ -328,7 +315,7 @@ def film(tmp_path):
 
 def test_a_video_is_drawn_frame_by_frame(weights, film, tmp_path):
     run(weights, film, tmp_path / "out", batch_size=2, confidence=0.3)
-    assert files(tmp_path / "out") == ["detections.json", "film.mp4"]
+    assert names_in(tmp_path / "out") == ["detections.json", "film.mp4"]
     frames = frames_in(tmp_path / "out/film.mp4")
     assert len(frames) == 5 and frames[0].shape == (48, 64, 3) and frames[0].std() > 10  # boxes are drawn
     detections = entries(tmp_path / "out")
@@ -340,14 +327,14 @@ def test_a_video_is_drawn_frame_by_frame(weights, film, tmp_path):
 def test_a_video_is_recognized_by_its_contents(weights, film, tmp_path, name):
     film.rename(tmp_path / name)
     run(weights, tmp_path / name, tmp_path / "out", confidence=0.3)
-    assert files(tmp_path / "out") == ["detections.json", f"{name}.mp4"]
+    assert names_in(tmp_path / "out") == ["detections.json", f"{name}.mp4"]
     assert {entry["frame"] for entry in entries(tmp_path / "out")} == set(range(5))
 
 
 def test_an_image_with_the_suffix_of_a_video_is_an_image(weights, tmp_path):
     write_noise(tmp_path / "a.mp4")
     run(weights, tmp_path / "a.mp4", tmp_path / "out")
-    assert files(tmp_path / "out") == ["a.mp4.png", "detections.json"]
+    assert names_in(tmp_path / "out") == ["a.mp4.png", "detections.json"]
 
 
 def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted_or_named(
@@ -364,7 +351,7 @@ def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted
     (tmp_path / "in/code.ts").write_text("let a = 1")
     run(weights, tmp_path / "in", tmp_path / "out", confidence=0.3)
     videos = ["b.mp4", "c.jpg.mp4", "d.avi.mp4", "d.avi.mp4.mp4", "x/b.mp4"]
-    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", *videos])
+    assert names_in(tmp_path / "out") == sorted(["a.png", "detections.json", *videos])
     frames = [entry["file_name"] for entry in entries(tmp_path / "out") if entry.get("frame") == 4]
     assert set(frames) == {"b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"}
     printed = capsys.readouterr().out
@@ -377,7 +364,7 @@ def test_videos_next_to_images_have_labels_for_each_frame(weights, film, tmp_pat
     film.rename(tmp_path / "in/b.mp4")
     run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
     frames = [f"b.mp4_{number:06}" for number in range(5)]
-    assert files(tmp_path / "out") == sorted(
+    assert names_in(tmp_path / "out") == sorted(
         ["a.png", "b.mp4", "detections.json", "labels/a.txt", "labels/classes.txt"]
         + [f"images/{frame}.jpg" for frame in frames]
         + [f"labels/{frame}.txt" for frame in frames]
@@ -419,7 +406,7 @@ def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
         with pytest.raises(ValueError) as caught:
             run(weights, source, output)
         assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
-        assert files(".") == ["bad.mp4"] and not Path("runs").exists()
+        assert names_in(".") == ["bad.mp4"] and not Path("runs").exists()
         assert "images" not in capsys.readouterr().out
 
 
@@ -529,7 +516,7 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
     monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image.copy(), wait)) or len(shown) < 2)
     run(weights, tmp_path / "in", tmp_path / "out", show=True)
     assert len(shown) == 2 and shown[0][1] == 0
-    assert files(tmp_path / "out") == ["0.png", "1.png", "detections.json"]
+    assert names_in(tmp_path / "out") == ["0.png", "1.png", "detections.json"]
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
 
 
@@ -546,7 +533,7 @@ def test_ctrl_c_keeps_the_results(weights, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Result, "draw", interrupted)
     run(weights, tmp_path / "in", tmp_path / "out")
-    assert "stopped" in capsys.readouterr().out and "detections.json" in files(tmp_path / "out")
+    assert "stopped" in capsys.readouterr().out and "detections.json" in names_in(tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["images", "video"])
@@ -554,7 +541,7 @@ def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(speed, "IMAGES", 3)
     write_noise(tmp_path / "in/a.png")
-    before = files(tmp_path)
+    before = names_in(tmp_path)
     source = film if kind == "video" else tmp_path / "in/a.png"
     assert run(weights, source, None, speed=True, batch_size=1) is None
     printed = capsys.readouterr().out
@@ -564,7 +551,7 @@ def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film
     parts = ("decoding", "preprocessing", "network", "post-processing")
     assert all(rows[part][0] >= 0 for part in parts) and rows["network"][0] > 0.01
     assert rows["all"][0] == pytest.approx(sum(rows[part][0] for part in parts), abs=0.03)
-    assert files(tmp_path) == before
+    assert names_in(tmp_path) == before
 
 
 def test_the_speed_of_a_video_that_is_too_short_is_an_error(weights, film):

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from files import names_in, noise
 from lively import lively_checkpoint
 from refused import refused, told
 from web import serving
@@ -39,19 +40,9 @@ def film(tmp_path):
     return tmp_path / "film.mp4"
 
 
-def noise(seed=0, height=48, width=64):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
 def run(weights, source, output, **more):
     more = {"device": "cpu", "confidence": 0.5, **more}
     return predict.main(predict.Config(str(weights), str(source), output and str(output), **more))
-
-
-def files(folder):
-    """The files in a folder, without hidden ones."""
-    found = [path for path in Path(folder).rglob("[!.]*") if path.is_file()]
-    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def entries(folder):
@@ -69,7 +60,7 @@ def test_the_image_of_an_address_is_drawn_under_its_name(weights, tmp_path, path
     with serving(answers(path, noise())) as address:
         run(weights, address + path, tmp_path / "out", labels="yolo")
     stem = Path(name).stem
-    assert files(tmp_path / "out") == sorted(
+    assert names_in(tmp_path / "out") == sorted(
         [name, "detections.json", f"images/{name}", f"labels/{stem}.txt", "labels/classes.txt", "labels/data.yaml"]
     )
     assert np.array_equal(read_image(str(tmp_path / "out" / name)), read_image(str(tmp_path / "of_file/a.png")))
@@ -87,7 +78,7 @@ def test_a_source_that_is_not_there_is_named_and_leaves_no_folder(weights, tmp_p
             with refused(ValueError, source) as caught:
                 run(weights, source, output)
             assert "\n" not in str(caught.value) and "ffmpeg" not in str(caught.value)
-    assert not files(tmp_path)
+    assert not names_in(tmp_path)
 
 
 def test_the_speed_of_a_download_is_not_measured(weights, tmp_path):
@@ -133,7 +124,7 @@ def test_every_third_frame_has_the_detections_of_that_frame_and_the_drawn_video_
 def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, tmp_path):
     run(weights, film, tmp_path / "out", every=3, labels="yolo", heatmap=True, max_detections=1)
     frames = [f"film.mp4_{number:06}.jpg" for number in (0, 3, 6)]
-    assert files(tmp_path / "out/images") == frames == files(tmp_path / "out/heatmaps")
+    assert names_in(tmp_path / "out/images") == frames == names_in(tmp_path / "out/heatmaps")
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
     assert len(read(str(tmp_path / "out/labels/data.yaml"), "train").labels) == 3

@@ -7,7 +7,7 @@ import weakref
 import cv2
 import numpy as np
 import pytest
-from detections import write_noise
+from files import noise, write_noise
 from lively import lively_checkpoint
 from PIL import Image
 from web import serving
@@ -37,10 +37,6 @@ def detector(weights):
 def no_proxy(monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
-
-
-def noise(seed=0, height=60, width=90):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def encoded(image, suffix=".png"):

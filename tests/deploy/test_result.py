@@ -7,6 +7,7 @@ import weakref
 import cv2
 import numpy as np
 import pytest
+from files import noise
 from lively import lively_checkpoint
 from refused import refused
 
@@ -22,10 +23,6 @@ NAMES = ("red", "blue", "red")
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt")
-
-
-def noise(height=60, width=90, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def three(**more) -> Result:
@@ -82,9 +79,9 @@ def test_a_path_and_an_array_are_drawn_the_same_and_saved_as_drawn(weights, tmp_
 
 
 def test_results_of_tiles_have_their_image(weights, tmp_path):
-    cv2.imwrite(str(tmp_path / "a.png"), noise(200, 300))
-    for result in Detector(weights, **LOW, tile=96)([tmp_path / "a.png", noise(200, 300)]):
-        assert np.array_equal(result.image, noise(200, 300))
+    cv2.imwrite(str(tmp_path / "a.png"), noise(0, 200, 300))
+    for result in Detector(weights, **LOW, tile=96)([tmp_path / "a.png", noise(0, 200, 300)]):
+        assert np.array_equal(result.image, noise(0, 200, 300))
 
 
 def test_results_of_files_do_not_hold_their_images(weights, tmp_path, monkeypatch):
@@ -98,7 +95,7 @@ def test_results_of_files_do_not_hold_their_images(weights, tmp_path, monkeypatc
 
     monkeypatch.setattr(Detector, "read", watched)
     for number in range(4):
-        cv2.imwrite(str(tmp_path / f"{number}.png"), noise(seed=number))
+        cv2.imwrite(str(tmp_path / f"{number}.png"), noise(number))
     results = Detector(weights, **LOW)([tmp_path / f"{number}.png" for number in range(4)])
     gc.collect()
     assert len(images) == len(results) == 4 and not any(image() is not None for image in images)

@@ -5,12 +5,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from files import boxes
+from files import boxes, coco, text, voc
 from refused import mentions, refused
 
 from datasets.errors import DataError, first_ten
@@ -22,7 +21,6 @@ from datasets.store import Annotations
 from tools.convert import convert
 from utils.files import files_under
 
-VOC_OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
 LABEL = "0 .125 .25 .2 .3\n"  # the box 1,2,9,8 of an image of 40 x 20
 
 
@@ -32,22 +30,6 @@ def paint(path: Path) -> Path:
     kind = {".jfif": ".jpg", ".heic": ".png"}.get(path.suffix, path.suffix)
     path.write_bytes(cv2.imencode(kind, np.full((20, 40, 3), level, np.uint8))[1].tobytes())
     return path
-
-
-def text(path: Path, words: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(words if isinstance(words, str) else json.dumps(words), encoding="utf-8")
-    return path
-
-
-def xml(path: Path, image: str = "", name: str = "cat") -> Path:
-    return text(path, f"<annotation><filename>{image}</filename>{VOC_OBJECT.format(name)}</annotation>")
-
-
-def coco(*images: str) -> dict[str, Any]:
-    annotations = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(len(images))]
-    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
-    return {"images": rows, "annotations": annotations, "categories": [{"id": 1, "name": "cat"}]}
 
 
 def images(found: Annotations, root: Path) -> list[str]:
@@ -80,7 +62,7 @@ def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Pat
 
 @pytest.mark.parametrize("below", [True, False])
 def test_a_list_of_backgrounds_may_have_xml_files_below_it(tmp_path: Path, below: bool) -> None:
-    xml(tmp_path / "set" / "other" / "1.xml"), paint(tmp_path / "set" / "other" / "1.png")
+    text(tmp_path / "set" / "other" / "1.xml", voc("cat")), paint(tmp_path / "set" / "other" / "1.png")
     image = paint(tmp_path / ("set" if below else "far") / "empty.png")
     for line in (str(image), os.path.relpath(image, tmp_path / "set")):
         found = read(str(text(tmp_path / "set" / "list.txt", f"{line}\n")), "train")
@@ -150,7 +132,7 @@ def put(folder: Path, form: str, split: str) -> None:
     elif form.endswith("csv"):
         text(place, f"path,x1,y1,x2,y2,class\n{split}/a.jpg,1,2,9,8,cat\n")
     elif form.endswith("xml"):
-        xml(folder / split / "a.xml", "a.jpg")
+        text(folder / split / "a.xml", voc("cat", image="a.jpg"))
     elif form.endswith("txt"):
         text(place, f"{split}/a.jpg 1,2,9,8,0\n")
     elif "ann" in form:
@@ -204,7 +186,7 @@ def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> 
                     text(tmp_path / f"list {split}.txt", f"images/{split}.jpg\n"),
                 )
             if kind == "ImageSets":
-                xml(tmp_path / "Annotations" / f"{split}.xml", f"{split}.jpg")
+                text(tmp_path / "Annotations" / f"{split}.xml", voc("cat", image=f"{split}.jpg"))
                 text(tmp_path / "ImageSets" / "Main" / f"{split}.txt", f"{split}\n")
         source = tmp_path
         if kind == "yaml":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from files import paint, text
+from files import coco, cvat, paint, text, voc
 from refused import mentions, refused
 
 from datasets.errors import DataError
@@ -24,26 +24,6 @@ LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "layouts.yaml").r
 BOX = {"x1": 1, "y1": 2, "x2": 9, "y2": 8}
 CORNERS = [[1, 2], [9, 8]]
 XYWH = [1, 2, 8, 6]
-
-
-def coco(*images: str) -> dict[str, Any]:
-    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
-    shapes = [{"id": i, "image_id": i, "category_id": 1, "bbox": XYWH} for i in range(len(images))]
-    return {"images": rows, "annotations": shapes, "categories": [{"id": 1, "name": "cat"}]}
-
-
-def cvat(*images: str) -> str:
-    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/>'
-    rows = "".join(f'<image name="{name}">{box}</image>' for name in images)
-    return f"<annotations>{rows}</annotations>"
-
-
-def voc(*names: str) -> str:
-    box = "".join(
-        f"<{side}>{BOX[key]}</{side}>" for side, key in zip(("xmin", "ymin", "xmax", "ymax"), BOX, strict=True)
-    )
-    objects = "".join(f"<object><name>{name}</name><bndbox>{box}</bndbox></object>" for name in names)
-    return f"<annotation>{objects}</annotation>"
 
 
 def via(*images: str) -> dict[str, Any]:

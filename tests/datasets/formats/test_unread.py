@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from files import boxes, paint, text
+from files import boxes, coco, cvat, paint, text, voc
 from refused import refused
 
 from datasets.errors import DataError
@@ -25,22 +25,6 @@ LABEL = "0 .5 .5 .2 .2\n"
 TABLE = "image,x1,y1,x2,y2,class\n"
 
 
-def xml(*objects: str) -> str:
-    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
-    return f"<annotation>{''.join(f'<object><name>{name}</name>{box}</object>' for name in objects)}</annotation>"
-
-
-def coco(*images: str) -> dict[str, Any]:
-    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
-    shapes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(len(images))]
-    return {"images": rows, "annotations": shapes, "categories": [{"id": 1, "name": "cat"}]}
-
-
-def cvat(*images: str) -> str:
-    rows = (f'<image name="{name}"><box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/></image>' for name in images)
-    return f"<annotations>{''.join(rows)}</annotations>"
-
-
 SHAPE = {"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
 REGION = {
     "shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6},
@@ -49,7 +33,7 @@ REGION = {
 RESULT = {"id": "a", "original_width": 40, "original_height": 20, "value": {"x": 1, "y": 1, "width": 9, "height": 9}}
 RESULT["value"] |= {"rotation": 0, "rectanglelabels": ["cat"]}
 STRAYS = {  # name of a label file of the image more/stray.png -> its contents
-    "more/stray.xml": xml("cat"),
+    "more/stray.xml": voc("cat"),
     "more/cvat.xml": cvat("stray.png"),
     "more/stray.json": {"imagePath": "stray.png", "shapes": [SHAPE]},
     "more/coco.json": coco("stray.png"),
@@ -148,8 +132,8 @@ def test_label_files_whose_suffixes_differ_in_case_only_are_both_read_or_named(t
     for source in (tmp_path / "yolo", tmp_path / "yolo" / "x.yaml"):
         (note,) = read(str(source), "train").notes
         assert "left out: 2" in note and "0.TXT" in note
-    paint(tmp_path / "voc" / "0.png"), text(tmp_path / "voc" / "0.xml", xml("cat"))
-    text(tmp_path / "voc" / "0.XML", xml("dog"))
+    paint(tmp_path / "voc" / "0.png"), text(tmp_path / "voc" / "0.xml", voc("cat"))
+    text(tmp_path / "voc" / "0.XML", voc("dog"))
     found = read(str(tmp_path / "voc"), "train")
     assert len(found) == 1 and len(found.boxes) == 2 and "0.XML" in found.notes[0]
 
@@ -178,7 +162,7 @@ def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) 
     for name, numbers in (("train", range(6)), ("val", range(6, 8))):
         for i in numbers:
             paint(tmp_path / "images" / name / f"{i}.png")
-            text(tmp_path / "annotations" / name / f"{i}.xml", xml("cat"))
+            text(tmp_path / "annotations" / name / f"{i}.xml", voc("cat"))
             text(tmp_path / "labels" / name / f"{i}.txt", LABEL)
     (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
     assert "YOLO 8" in note
@@ -186,7 +170,7 @@ def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) 
 
 def test_a_damaged_label_file_of_another_format_is_named(tmp_path: Path) -> None:
     for i in range(2):
-        paint(tmp_path / "images" / f"{i}.png"), text(tmp_path / "xml" / f"{i}.xml", xml("cat"))
+        paint(tmp_path / "images" / f"{i}.png"), text(tmp_path / "xml" / f"{i}.xml", voc("cat"))
     (tmp_path / "boxes.csv").write_bytes(TABLE.encode() + b"a.png,1,2,9,8,c\xe4t\n")
     text(tmp_path / "kitti" / "0.txt", "Car 0 0 0 1 2 9 8 1 1 1 1 1 1 1\n")
     (note,) = read(str(tmp_path), "train").notes
@@ -307,7 +291,7 @@ def test_a_coco_file_with_boxes_is_read_whatever_its_name(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_coco_file_with_boxes_next_to_other_labels_counts_whatever_its_name(tmp_path: Path, name: str) -> None:
-    paint(tmp_path / "a.png"), text(tmp_path / "a.xml", xml("cat"))
+    paint(tmp_path / "a.png"), text(tmp_path / "a.xml", voc("cat"))
     text(tmp_path / f"{name}.json", many(2000))
     with pytest.raises(DataError, match=f"{name}.json"):
         read(str(tmp_path), "train")
