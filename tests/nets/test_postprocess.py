@@ -1,6 +1,5 @@
 """nets/postprocess.py: confidence threshold, NMS per class, limits, and conversion to pixels of the original image."""
 
-import numpy as np
 import pytest
 import torch
 from torchvision.ops import batched_nms
@@ -9,7 +8,6 @@ from toys import detector
 from nets import postprocess
 from nets.postprocess import FAR, MAX_CANDIDATES, select
 from nets.yolox import Predictions
-from utils.images import boxes_to_input, into_original, letterbox
 
 IDENTITY = [1000.0, 1000, 1, 1, 0, 0]  # the letterbox transform of an image that already has the input size
 
@@ -51,16 +49,6 @@ def assert_kept(detections, boxes, scores, labels, kept):
     """The detections of one image are the rows `kept`, in this order."""
     assert torch.equal(detections.boxes, boxes[kept]) and torch.equal(detections.scores, scores[kept])
     assert torch.equal(detections.labels, labels[kept])
-
-
-@pytest.mark.parametrize("kind", ["corner", "center"])
-@pytest.mark.parametrize("width, height", [(640, 480), (101, 333), (50, 40)])
-def test_into_original_is_the_inverse_of_the_letterbox(kind, width, height):
-    _, transform = letterbox(np.zeros((height, width, 3), np.uint8), (96, 160), kind)
-    boxes = np.random.default_rng(0).uniform(-10, 500, (20, 4)).astype(np.float32)
-    in_input = torch.from_numpy(boxes_to_input(boxes, transform))
-    assert np.abs(into_original(in_input, torch.tensor(transform)).numpy() - boxes).max() < 1e-2
-    assert not torch.allclose(in_input, torch.from_numpy(boxes), atol=1)
 
 
 @pytest.mark.parametrize("count, classes, threshold", [(200, 1, 0.65), (150, 80, 0.3), (2500, 3, 0.5)])

@@ -118,13 +118,6 @@ def test_class_names_default_to_the_ids(tmp_path: Path) -> None:
         read(tmp_path, "a.jpg 1,2,3,4,1000000000", classes=None)
 
 
-def test_labels_are_mapped_by_class_name(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.jpg 1,2,3,4,0 1,2,3,4,1\n")
-    assert read_annotation_file(path, ("dog", "bird", "cat"), "error", NAMES).labels.tolist() == [2, 0]
-    with refused(DataError, "train.txt:1", "'dog'", "(cat, bird)"):
-        read_annotation_file(path, ("cat", "bird"), "error", NAMES)
-
-
 def test_select_keeps_images_with_their_boxes(tmp_path: Path) -> None:
     lines = [f"p{i}.jpg" + "".join(f" {i},{k},{i + 1},{k + 1},{k % 2}" for k in range(i)) for i in range(5)]
     found = read(tmp_path, "\n".join(lines))
