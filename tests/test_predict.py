@@ -520,22 +520,6 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
 
 
-def test_ctrl_c_keeps_the_results(weights, tmp_path, monkeypatch, capsys):
-    for number in range(3):
-        write_noise(tmp_path / f"in/{number}.png", number)
-    draw, calls = Result.draw, []
-
-    def interrupted(result):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return draw(result)
-
-    monkeypatch.setattr(Result, "draw", interrupted)
-    run(weights, tmp_path / "in", tmp_path / "out")
-    assert "stopped" in capsys.readouterr().out and "detections.json" in names_in(tmp_path / "out")
-
-
 @pytest.mark.parametrize("kind", ["images", "video"])
 def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film, tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
