@@ -175,10 +175,9 @@ class Course:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a `state_dict`: the lengths and the time of a saved run, which may now have other numbers of epochs."""
-        warmup, no_aug = self._lengths
-        self._lengths = state.get("warmup_epochs", warmup), state.get("no_aug_epochs", no_aug)
-        if self._chooses_epochs and state.get("most_epochs"):
+        self._lengths = state["warmup_epochs"], state["no_aug_epochs"]
+        if self._chooses_epochs and state["most_epochs"]:
             self.longest = self.longest.cut(state["most_epochs"])
-        if state.get("budget"):
+        if state["budget"]:
             self.budget.load_state_dict(state["budget"])
         self._begin(self.longest.epochs)

@@ -48,9 +48,8 @@ class Rates:
         return {"power": self.power, "max_images": self.max_images, "clip": self.clip}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restores a `state_dict`. Runs of early versions lack some of its values, which were then the defaults."""
-        for name in self.state_dict():
-            setattr(self, name, state.get(name, getattr(self, name)))
+        """Restores a `state_dict`."""
+        self.power, self.max_images, self.clip = state["power"], state["max_images"], state["clip"]
 
 
 def given_or(given: float | None, default: float) -> float:

@@ -300,7 +300,11 @@ _ONNX = {
     "value_range": value_range,
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
-_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts", "rates", "course")
+_FOR_RESUMING = (
+    *("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts"),
+    *("rates.power", "rates.max_images", "rates.clip"),
+    *("course.most_epochs", "course.warmup_epochs", "course.no_aug_epochs", "course.budget"),
+)
 REQUIRED = {
     "prediction": ("config.model", "config.image_size", "classes"),
     "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),

@@ -237,13 +237,6 @@ def test_gradients_are_clipped_but_for_sgd_from_scratch_where_a_family_is_traine
     assert numbers(300, 50, optimizer, like, model=model)["clip"] == (0.0 if is_free else 10.0)
 
 
-def test_a_run_of_an_early_version_has_the_clipping_of_its_time():
-    """Which was the default: it saved no value for it."""
-    rates = Rates(train.Config(optimizer="sgd"), True, 0.0)
-    rates.load_state_dict({"power": 0.25})
-    assert (rates.power, rates.clip) == (0.25, 10.0)
-
-
 def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
     """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
     cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)

@@ -349,7 +349,7 @@ def save_run(folder, rows, batches, run="job"):
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
     rest = {"state": state, "meter": {"batches": batches}, "origin": {"written": {"seed": 0}, "facts": {}}}
     rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
-    rest |= {"course": {"warmup_epochs": 1.0, "no_aug_epochs": 1}}
+    rest |= {"course": {"most_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
     checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
