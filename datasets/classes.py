@@ -75,7 +75,7 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
 
 
 def open_class(data: Annotations, name: str) -> Annotations:
-    """Returns data without the class `name`, whose boxes become open regions for all other classes: nobody could label them."""
+    """Returns data without the class `name`, whose boxes become open regions for all other classes."""
     if name not in data.classes:
         return data
     label, others = data.classes.index(name), np.delete(np.arange(len(data.classes)), data.classes.index(name))

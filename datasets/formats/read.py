@@ -190,7 +190,7 @@ def without_boxes(sets: Sequence[str], parts: Sequence[Annotations]) -> Iterator
     for one, counts in zip(sets, boxes, strict=True):
         if names := [name for name, count in counts.items() if not count and name in labeled]:
             text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
-            yield printable(f"{text}; if nobody looked for them there, take them out of the list")
+            yield printable(f"{text}; if they were not looked for there, take them out of the list")
 
 
 def _united(data: Annotations) -> Annotations:
