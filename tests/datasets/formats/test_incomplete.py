@@ -129,6 +129,18 @@ def test_a_set_of_numbers_next_to_a_set_of_names_is_an_error(two_sets, tmp_path)
     assert masks(read(f"{two_sets[0]},{file}", "train"))[-1] == ["dog"]
 
 
+def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
+    files = []
+    for name, labels in (("one", (0, 1)), ("two", (2, 0))):
+        paint(tmp_path / name / "1.png", 40, 20 + labels[0])
+        rows = " ".join(f"1,2,9,9,{label}" for label in labels)
+        files.append(str(text(tmp_path / name / "train.txt", f"1.png {rows}\n")))
+    with refused(DataError, files[0], "classes.txt", "all_labeled=true"):
+        read(",".join(files), "train")
+    for options in (ReadOptions(all_labeled=True), ReadOptions(classes=("cat", "dog", "elk"))):
+        assert read(",".join(files), "train", options).looked_for is None
+
+
 def test_a_missing_set_is_named(two_sets, tmp_path):
     with refused(DataError, str(tmp_path / "none")):
         read(f"{two_sets[0]},{tmp_path / 'none'}", "train")
@@ -239,6 +251,41 @@ def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
     with refused(DataError, "'none'", "open_regions="):
         read(str(file), "train", read_options(open_regions="crowd,none"))
+
+
+def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, tmp_path):
+    other = coco(tmp_path / "c" / "more.json", {1: "cat", 2: "ignore"}, [[(1, 0), (2, 0)]])
+    both = f"{two_sets[1]},{other}"
+    labeled = read(both, "train", ReadOptions(all_labeled=True, open_regions=("ignore",)))
+    assert labeled.classes == ("dog", "elk", "cat") and labeled.looked_for is None
+    assert labeled.unknown_of(2).classes.tolist() == [[True, True, True]]
+    found = read(both, "train", ReadOptions(open_regions=("crowd", "ignore")))
+    assert masks(found) == [["dog", "elk"]] * 2 + [["cat"]] and found.labels[found.is_open].tolist() == [2]
+    assert not any("ignore" in line for note in found.notes for line in note.splitlines()[1:])
+    with refused(DataError, "'none'", "open_regions="):
+        read(both, "train", read_options(open_regions="ignore,none"))
+
+
+def test_merged_classes_are_open_together(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "Ignore"}, [[(2, 0)], [(3, 0), (1, 0)]])
+    found = read(str(file), "train", read_options(open_regions="ignore", merge="Ignore:ignore"))
+    assert found.classes == ("cat",) and found.is_open.tolist() == [True, True, False]
+
+
+def test_open_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(2, 0), (1, 0)]])
+    found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), open_regions=("ignore",)))
+    assert found.classes == ("dog", "cat") and found.unknown_of(0).classes.tolist() == [[True, True]]
+
+
+def test_an_open_region_does_not_tell_that_a_class_was_looked_for(tmp_path):
+    """Written as COCO JSON and read again, the boxes of a region are boxes of its classes."""
+    classes = {1: "cat", 2: "dog", 3: "ignore"}
+    file = coco(tmp_path / "lvis.json", classes, [[(1, 0), (3, 0)], [(2, 0)]], [{"neg_category_ids": []}, {}])
+    data, _ = prepare(read(str(file), "train", read_options(open_regions="ignore")))
+    assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_open].tolist() == [0]
+    write(tmp_path, {"train": data})
+    assert masks(read(str(tmp_path / "train.json"), "train")) == masks(data)
 
 
 # ---- Open Images
