@@ -23,6 +23,8 @@ UPSIDE_DOWN = UPRIGHT | {"flip_vertical": 0.7}
 LETTERBOXED = UPRIGHT | {"scale": (1, 1), "translate": 0}
 SIZE = (128, 160)
 
+STILL = Augment(mosaic=1, mixup=0, flip=0, rotation=0, scale=(1, 1), translate=0, shear=0)
+
 MOVES = {"upright": UPRIGHT, "upside down": UPSIDE_DOWN, "rotated": ROTATED, "letterboxed": LETTERBOXED}
 every_move = pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
@@ -167,6 +169,18 @@ def test_each_open_region_is_for_its_own_classes(partly):
     found = unknown_pixels(data.unknown_of(0), (24, 24))
     assert found[5, 5].tolist() == [True, False] and found[15, 15].all() and not found[10, 10].any()
     assert data.unknown_of(1) is None
+
+
+def test_an_open_region_ends_with_its_image(partly):
+    """In a mosaic, a box that reaches outside its image would reach into other images."""
+    boxes = partly.boxes.copy()
+    boxes[partly.starts[3]] = [-900, -900, 900, 900]
+    sizes = np.array([partly.image(i).shape[:2] for i in range(12)], np.int32)
+    data = DetectionDataset(replace(partly, boxes=boxes, looked_for=None, sizes=sizes), "stretch")
+    drawn = mosaic([data.read(i) for i in (3, 0, 1, 2)], SIZE, np.random.default_rng(1), "stretch", STILL)
+    found = unknown_pixels(drawn.unknown)[..., partly.labels[partly.starts[3]]]
+    rows, columns = found.any(1).sum(), found.any(0).sum()
+    assert found[:rows, :columns].all() and found.sum() == rows * columns and 0 < found.mean() < 1
 
 
 def test_the_digest_depends_on_masks_and_regions(partly):
