@@ -15,7 +15,7 @@ from datasets.errors import DataError, check_path
 from datasets.formats.annotation_file import is_names, read_classes
 from datasets.formats.file import Folder
 from datasets.formats.finish import ReadOptions, finish
-from datasets.formats.folder import left_over, read_folder
+from datasets.formats.folder import left_over, read_folder, real_path
 from datasets.formats.formats import read_file
 from datasets.formats.source import Source
 from datasets.groups import check_split_by
@@ -213,7 +213,7 @@ def _united(data: Annotations) -> Annotations:
 
     Labels may be made class by class. A box that several of them have is there once."""
     first: dict[str, int] = {}
-    owners = [first.setdefault(os.path.normpath(data.path(index)), index) for index in range(len(data))]
+    owners = [first.setdefault(real_path(data.path(index)), index) for index in range(len(data))]
     if len(first) == len(data):
         return data
     owner, image = np.array(owners), data.image_of_boxes()

@@ -156,6 +156,17 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
     assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
+def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypatch):
+    """Relative, absolute, and through a link to the folder."""
+    first = coco(tmp_path / "a" / "cats.json", {1: "cat"}, [[(1, 0)]])
+    text(first.with_name("dogs.json"), first.read_text(encoding="utf-8").replace('"cat"', '"dog"'))
+    (tmp_path / "link").symlink_to(tmp_path / "a", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    for second in ("a/dogs.json", "link/dogs.json"):
+        found = read(f"{first},{second}", "train")
+        assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
+
+
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
     data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
     train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
