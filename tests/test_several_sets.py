@@ -107,6 +107,14 @@ def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
     assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
 
 
+def test_the_check_names_all_sets(two_sets, tmp_path, capsys):
+    sets = [*two_sets.split(","), *(str(drawn(tmp_path, {f"{i}": [20 + i]}) / f"{i}.txt") for i in range(4))]
+    with pytest.raises(SystemExit, match="^0$"):
+        check_main([",".join(sets), "val=.4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in sets)
+
+
 def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
     """all_labeled= and open_regions= change what it finds."""
     reports = {}

@@ -342,7 +342,7 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     looked_for = part.get("looked_for", {}).items()
     if few := [f"{name} {images}" for name, images in looked_for if images < FEW_LOOKED_FOR * part["images"]]:
-        text = f"classes that were looked for in few of the {part['images']} images, and learn from these only"
+        text = f"classes that were looked for in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {', '.join(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
