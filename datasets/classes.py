@@ -69,9 +69,12 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
     `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
     if data.looked_for is None:
         return None
-    before = data.are_looked_for()
-    columns = [[label for label, name in enumerate(names) if name == one] for one in final]
-    return np.stack([before[:, labels].any(1) for labels in columns], 1)
+    before, after = data.are_looked_for(), np.zeros((len(data), len(final)), bool)
+    order = {name: label for label, name in enumerate(final)}
+    for label, name in enumerate(names):
+        if name in order:
+            after[:, order[name]] |= before[:, label]
+    return after
 
 
 def open_class(data: Annotations, name: str) -> Annotations:

@@ -275,6 +275,8 @@ def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, 
     assert not any("ignore" in line for note in found.notes for line in note.splitlines()[1:])
     with refused(DataError, "'none'", "open_regions="):
         read(both, "train", read_options(open_regions="ignore,none"))
+    nothing = read(both, "train", read_options(open_regions="dog,elk,cat,ignore"))
+    assert nothing.classes == () and not len(nothing.labels)
 
 
 def test_merged_classes_are_open_together(tmp_path):
