@@ -156,7 +156,7 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     opened = _open_classes(options)
     crowd = tuple(name for name in options.open_regions if name not in opened)
     own = replace(options, select=False, merge=None, open_regions=crowd, is_one_of_sets=True)
-    parts = [read(one, split, own) for one in sets]
+    parts = [_read_set(one, split, own) for one in sets]
     _require_clear_names(parts, source, parse_merge(options.merge))
     data = join(parts, source, apart=not options.all_labeled)
     notes = [sets_text(sets, parts, data, opened)]
@@ -164,6 +164,15 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
         notes += without_boxes(sets, parts, opened)
     data = _united(replace(data, notes=(*data.notes, *notes)))
     return _with_chosen_classes(data, options, split)
+
+
+def _read_set(one: str, split: str, options: ReadOptions) -> Annotations:
+    """Reads one of several sets. Its classes are those of its training split, too: the other splits may have no box of some."""
+    data = read(one, split, options)
+    if split == "train" or "train" not in data.other_splits:
+        return data
+    names = (*data.classes, *read(one, "train", options).classes)
+    return choose_classes(data, tuple(dict.fromkeys(names)), {}, select=False, complete=False)
 
 
 def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mapping[str, str]) -> None:

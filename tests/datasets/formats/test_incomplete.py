@@ -191,6 +191,19 @@ def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
         read_train_and_val(files, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
 
 
+def test_a_class_without_boxes_in_the_validation_split_of_a_set_was_looked_for_there(tmp_path):
+    """LabelMe has no list of classes: those of a set are the classes of its boxes, also of its training split."""
+    for one, part, names in (("a", "train", "cd"), ("a", "val", "c"), ("b", "train", "de"), ("b", "val", "e")):
+        for name in names:
+            paint(tmp_path / one / part / f"{name}.png", 40 + ord(one), 20 + ord(name))
+            shape = {"label": name, "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
+            text(tmp_path / one / part / f"{name}.json", {"imagePath": f"{name}.png", "shapes": [shape]})
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    train, val = read_train_and_val(both, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+    assert masks(train) == [["c", "d"]] * 2 + [["d", "e"]] * 2 and masks(val) == [["c", "d"], ["d", "e"]]
+    assert [names for _, _, names, _ in boxes(val)] == [["c"], ["e"]]
+
+
 # ---- LVIS
 
 
