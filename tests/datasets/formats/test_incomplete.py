@@ -342,3 +342,6 @@ def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
         text(labels, contents)
         with refused(DataError, f"{labels}:{line}"):
             read(str(table), "train")
+    text(labels, f"{header}\nz,x,/m/1,0\na.jpg,x,/m/2,0\n")  # of another split: no class would be background anywhere
+    with refused(DataError, str(table), labels.name):
+        read(str(table), "train")
