@@ -273,6 +273,23 @@ def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly,
     assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_own_augmentation_leaves_an_image_without_boxes_as_it_is(partly, changes):
+    """The function in train.py does. In an image that is changed, also in place, it is not known what moved."""
+
+    def shift(image, boxes, labels, rng):
+        if changes:
+            image[:] = np.roll(image, 9, 1)
+        return image, boxes, labels
+
+    rows = np.ones(len(partly.labels), bool)
+    data = replace(partly, looked_for=None, is_open=rows, crowd=rows)
+    still = Augment(0, 0, 0, 0, (1, 1), 0, 0)
+    item = DetectionDataset(data, "corner", still, extra_augment=shift)[Key(0, 3, 3, SIZE)]
+    found = unknown_pixels(item.unknown)[..., partly.labels[partly.starts[3]]]
+    assert not len(item.boxes) and found.any() and found.all() == changes
+
+
 def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
     first = of_boxes(np.array([[10.0, 10, 20, 30]]), np.array([[True, False, False]]))
     both = joined([first, of_boxes(np.array([[40.0, 50, 60, 70]]), np.array([[False, True, False]]))])
