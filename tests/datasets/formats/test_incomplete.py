@@ -191,6 +191,16 @@ def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
         read_train_and_val(files, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
 
 
+def test_a_split_that_one_of_several_sets_trains_on_is_used(tmp_path):
+    for name, parts in (("one", ("train", "val", "test")), ("two", ("train",))):
+        for part in parts:
+            coco(tmp_path / name / f"{part}.json", {1: "cat"}, [[(1, 0)]])
+    notes: list[str] = []
+    one, two = tmp_path / "one", tmp_path / "two"
+    read_train_and_val(f"{one},{two}", str(one), 0, ReadOptions(), notes.append)
+    assert not any("train" in note.rpartition(": ")[2].split(", ") for note in notes)
+
+
 def test_a_class_without_boxes_in_the_validation_split_of_a_set_was_looked_for_there(tmp_path):
     """LabelMe has no list of classes: those of a set are the classes of its boxes, also of its training split."""
     for one, part, names in (("a", "train", "cd"), ("a", "val", "c"), ("b", "train", "de"), ("b", "val", "e")):
