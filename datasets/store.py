@@ -193,8 +193,8 @@ class Annotations:
 
     @property
     def most_boxes(self) -> int:
-        """The largest number of boxes in an image, crowd regions included."""
-        return int(np.diff(self.starts).max())
+        """The largest number of boxes in an image, without crowd regions, which are not trained on."""
+        return int(np.bincount(self.image_of_boxes()[~self.crowd], minlength=1).max())
 
     def boxes_per_class(self) -> np.ndarray:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""

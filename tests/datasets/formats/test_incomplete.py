@@ -302,6 +302,13 @@ def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, 
     assert nothing.classes == () and not len(nothing.labels)
 
 
+def test_open_regions_are_no_boxes_of_a_training_step(tmp_path):
+    """Its memory is measured with the most boxes of an image; a region is there once for each class."""
+    classes = {1: "ignore"} | {i: f"class {i}" for i in range(2, 60)}
+    file = coco(tmp_path / "c.json", classes, [[(1, 0), (1, 0), (2, 0)], [(2, 0), (3, 0)], [(2, 1)] * 9])
+    assert read(str(file), "train", read_options(open_regions="ignore")).most_boxes == 2
+
+
 def test_merged_classes_are_open_together(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "Ignore"}, [[(2, 0)], [(3, 0), (1, 0)]])
     found = read(str(file), "train", read_options(open_regions="ignore", merge="Ignore:ignore"))
