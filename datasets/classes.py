@@ -194,6 +194,7 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         files=files,
         labels=np.concatenate(labels),
         other_splits=tuple(other_splits) if apart else first.other_splits,
+        is_coco=any(data.is_coco for data in parts),
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )

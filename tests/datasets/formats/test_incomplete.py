@@ -178,6 +178,20 @@ def test_validation_images_split_off_several_sets_keep_their_masks_in_the_writte
     assert masks(again) == masks(val) and again.classes == data.classes
 
 
+def test_the_areas_of_one_set_survive_a_split_also_if_another_one_is_first(two_sets, tmp_path):
+    contents = json.loads(two_sets[1].read_text(encoding="utf-8"))
+    for one in contents["annotations"]:
+        one["area"] = 7
+    text(two_sets[1], contents)
+    paint(tmp_path / "c" / "1.png", 77, 50)
+    file = text(tmp_path / "c" / "train.txt", "1.png 1,2,9,9,0 2,2,8,8,1\n")
+    text(tmp_path / "c" / "classes.txt", "dog\nelk\n")
+    data, _ = prepare(read(f"{file},{two_sets[1]}", "train"))
+    assert data.looked_for is None
+    parts = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
+    assert sorted(area for part in parts for area in part.areas) == [7, 7, 36, 56]
+
+
 def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
     for name, label in (("one", "cat"), ("two", "elk")):
         for part in ("train", "val"):
