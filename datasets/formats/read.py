@@ -211,8 +211,9 @@ def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], opened: Seq
     Several teams may share a list of classes of which each labels some."""
     boxes = [dict(zip(data.classes, data.boxes_per_class().tolist(), strict=True)) for data in parts]
     labeled = {name for counts in boxes for name, count in counts.items() if count}.difference(opened)
-    for one, counts in zip(sets, boxes, strict=True):
-        if names := [name for name, count in counts.items() if not count and name in labeled]:
+    for one, data, counts in zip(sets, parts, boxes, strict=True):
+        looked_for = np.array(data.classes, object)[data.are_looked_for().any(0)]
+        if names := [name for name in looked_for if not counts[name] and name in labeled]:
             text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
             yield printable(f"{text}; if nobody looked for them there, take them out of the list")
 

@@ -79,6 +79,13 @@ def test_a_class_of_a_shared_list_without_boxes_in_a_set_is_noted(two_sets, tmp_
         assert not any("no boxes of" in note for note in read(both, split, options).notes)
 
 
+def test_a_class_that_was_looked_for_nowhere_is_not_called_background(two_sets, tmp_path):
+    images = [{"neg_category_ids": [2]}, {"neg_category_ids": []}]
+    lvis = coco(tmp_path / "c" / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(1, 0)]], images)
+    (note,) = [note for note in read(f"{two_sets[1]},{lvis}", "train").notes if "no boxes of" in note]
+    assert "dog" in note and "elk" not in note
+
+
 def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
     found = read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True))
     assert found.looked_for is None
