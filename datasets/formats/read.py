@@ -66,8 +66,8 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """Returns the names in text with commas between them; () for None."""
-    return tuple(filter(None, split_names(text or "")))
+    """Returns the names in text with commas between them, each one once; () for None."""
+    return tuple(dict.fromkeys(filter(None, split_names(text or ""))))
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:

@@ -292,7 +292,7 @@ def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
 
 def test_boxes_of_a_class_join_the_open_regions_that_the_data_have(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(open_regions="crowd,ignore"))
+    found = read(str(file), "train", read_options(open_regions="crowd,ignore, ignore"))
     assert found.is_open.tolist() == [True, True, False]
 
 
