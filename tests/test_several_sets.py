@@ -17,7 +17,7 @@ from datasets import demo
 from datasets.formats.read import read
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
-from tools.check_report import check
+from tools.check_report import _warnings, check
 from tools.convert import convert
 from utils import checkpoint
 from utils.images import read_bytes
@@ -105,6 +105,13 @@ def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
     (many / "classes.txt").write_text("\n".join(["one", "two", *demo.CLASSES[2:]]))
     few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
     assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
+
+
+def test_a_warning_of_the_check_names_few_of_many_classes():
+    """In LVIS, each of 1,203 classes was looked for in a few images."""
+    part = {"images": 1000, "classes": {f"class {i}": 9 for i in range(1203)}}
+    (warning,) = _warnings("train", part | {"looked_for": dict.fromkeys(part["classes"], 5)})
+    assert "class 0" in warning and "1203" in warning and len(warning) < 500
 
 
 def test_the_check_names_all_sets(two_sets, tmp_path, capsys):

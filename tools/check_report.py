@@ -19,7 +19,7 @@ from datasets.sources import division_of, may_have_splits, require_division, sha
 from datasets.split import Division, divide
 from datasets.store import Annotations
 from utils.boxes import area
-from utils.text import amount
+from utils.text import amount, first_names
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
 THIN = 20  # ratio of the sides
@@ -343,7 +343,7 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     looked_for = part.get("looked_for", {}).items()
     if few := [f"{name} {images}" for name, images in looked_for if images < FEW_LOOKED_FOR * part["images"]]:
         text = f"classes that were looked for in few of the {part['images']} images, and count in these only"
-        warnings.append(f"{split}: {text}: {', '.join(few)}")
+        warnings.append(f"{split}: {text}: {first_names(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
     return warnings
