@@ -146,6 +146,8 @@ def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
         read(",".join(files), "train")
     for options in (ReadOptions(all_labeled=True), ReadOptions(classes=("cat", "dog", "elk"))):
         assert read(",".join(files), "train", options).looked_for is None
+    with refused(DataError, files[0], "classes.txt"):  # classes=cat,dog,elk selects, and names no numbers
+        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), select=True))
 
 
 def test_a_missing_set_is_named(two_sets, tmp_path):
