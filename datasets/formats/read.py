@@ -155,7 +155,7 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     Raises DataError, also for names of different sets that may be meant as one."""
     opened = _open_classes(options)
     crowd = tuple(name for name in options.open_regions if name not in opened)
-    names = None if options.select else options.classes
+    names = None if options.select or opened else options.classes
     own = replace(options, classes=names, select=False, merge=None, open_regions=crowd, is_one_of_sets=True)
     parts = [_read_set(one, split, own) for one in sets]
     _require_clear_names(parts, source, parse_merge(options.merge))

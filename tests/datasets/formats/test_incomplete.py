@@ -148,6 +148,8 @@ def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
         assert read(",".join(files), "train", options).looked_for is None
     with refused(DataError, files[0], "classes.txt"):  # classes=cat,dog,elk selects, and names no numbers
         read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), select=True))
+    with refused(DataError, files[0], "classes.txt"):  # the validation data are read with the classes without dog
+        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), open_regions=("dog",)))
 
 
 def test_a_missing_set_is_named(two_sets, tmp_path):
