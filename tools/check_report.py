@@ -301,9 +301,12 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     def place(row: int) -> str:
         return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
 
+    places = np.column_stack(
+        [annotations.image_of_boxes(), annotations.boxes]
+    )  # an open region is there once for each class
     report = {
         "boxes": len(rows),
-        "crowd": len(annotations.boxes) - len(rows),
+        "crowd": len(np.unique(places[annotations.crowd], axis=0)),
         "class_images": [len(np.unique(images[labels == label])) for label in range(len(annotations.classes))],
         "class_sides": [_median(sides[labels == label]) for label in range(len(annotations.classes))],
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
