@@ -232,9 +232,12 @@ def _united(data: Annotations) -> Annotations:
     several = np.bincount(owner, minlength=len(data)) > 1
     seen: dict[tuple, int] = {}  # box -> the copy of the image that has it first
     keep = np.ones(len(order), bool)
+    kinds = data.crowd.astype(int)  # 0: box, 1: crowd region, 2: open region
+    if data.is_open is not None:
+        kinds += data.is_open
     for place in np.flatnonzero(several[owner[image[order]]]).tolist():
         row = order[place]
-        box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), bool(data.crowd[row])
+        box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), int(kinds[row])
         keep[place] = seen.setdefault(box, image[row]) == image[row]
     rows = order[keep]
     starts = np.concatenate([[0], np.cumsum(np.bincount(owner[image[rows]], minlength=len(data)))])

@@ -167,6 +167,16 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
     assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
+def test_a_region_that_is_open_in_one_of_two_sets_is_open(tmp_path):
+    first = coco(tmp_path / "cats.json", {1: "cat"}, [[(1, 1), (1, 0)]])
+    contents = json.loads(first.read_text(encoding="utf-8"))
+    contents["annotations"][0]["open"] = 1
+    second = text(tmp_path / "open.json", contents)
+    for both in (f"{first},{second}", f"{second},{first}"):
+        found = read(both, "train")
+        assert len(found) == 1 and (found.crowd & found.is_open).any() and not found.crowd.all()
+
+
 def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypatch):
     """Relative, absolute, and through a link to the folder."""
     first = coco(tmp_path / "a" / "cats.json", {1: "cat"}, [[(1, 0)]])
