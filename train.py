@@ -73,7 +73,7 @@ class Config(Constants):
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
-    all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: nobody looked for it
+    all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: it was not looked for
     open_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips

@@ -78,7 +78,7 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
 
 
 def open_class(data: Annotations, name: str) -> Annotations:
-    """Returns data without the class `name`, whose boxes become open regions for all other classes: nobody could label them.
+    """Returns data without the class `name`, whose boxes become open regions for all other classes.
 
     For a class that was not looked for in the image there is no region: its boxes would tell that it was."""
     label, image = data.classes.index(name), data.image_of_boxes()

@@ -26,9 +26,7 @@ class Result:
     labels: np.ndarray  # int64 [n]
     names: tuple[str, ...]  # class names of the labels
     path: str | None = None  # of the image file; None for an array
-    pixels: np.ndarray | None = field(
-        default=None, repr=False
-    )  # the image uint8 [H, W, 3] BGR; None: it is in the file
+    pixels: np.ndarray | None = field(default=None, repr=False)  # uint8 [H, W, 3] BGR; None: they are in the file
     tracks: np.ndarray | None = None  # int64 [n] numbers of the objects in a video, -1: none yet; None: not tracked
     value_range: ValueRange | None = field(default=None, repr=False)  # of a 16-bit file, as the training read it
 

@@ -28,7 +28,7 @@ COLORS = {"circle": "#e7298a", "star": "#e6ab02", "open": "#7570b3"}
 
 
 def samples() -> list[Sample]:
-    """Four images of the demo. The objects that nobody looked for are there, but have no boxes."""
+    """Four images of the demo. The objects that were not looked for are there, but have no boxes."""
     found = []
     for position, number in enumerate(IMAGES):
         image, boxes, labels = demo.draw_image(number)

@@ -44,10 +44,7 @@ class Origin:
         self.written, self.ranks = written, ranks
         self.weights, self.add_classes = written.weights, written.add_classes
         found = resume.find(written.resume, written.output, written.name, ranks)
-        self.folder, self.last = (
-            found.folder,
-            found.last,
-        )  # of the run to resume: its folder, and the contents of last.pt
+        self.folder, self.last = found.folder, found.last  # of the run to resume; `last`: the contents of last.pt
         self.owners: dict[str, Owner] = {"origin": self}  # by their names in last.pt
         self.facts: dict[str, Any] = {}  # see `continued`
         self.trained = self._trained_model()

@@ -32,10 +32,8 @@ from utils.text import brief
 
 COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 CURVES_EVERY = 60  # seconds between two updates of curves.png
-ONLY_LAST = (
-    "code",
-    "constants",
-)  # large entries of environment.json, kept for the last start only; constants: until 1.0
+# Large entries of environment.json, kept for the last start only; constants: until 1.0.
+ONLY_LAST = ("code", "constants")
 
 
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:

@@ -104,9 +104,8 @@ class HeatMaps:
         if len(best):
             sheet = contact_sheet(self.draw(image, boxes[best], labels[best], scores[best]), COLUMNS)
             stem, suffix = os.path.splitext(name.lower())
-            is_own = suffix in (".jpg", ".jpeg") and not stem.endswith(
-                IMAGE_SUFFIXES
-            )  # a.png.jpg is the heat map of a.png
+            of_other = stem.endswith(IMAGE_SUFFIXES)  # a.png.jpg is the heat map of a.png
+            is_own = suffix in (".jpg", ".jpeg") and not of_other
             write_image(folder / (name if is_own else f"{name}.jpg"), sheet)
 
     def finish(self, folder: Path) -> None:

@@ -30,11 +30,7 @@ from utils.script import run_script
 from utils.text import error_text
 
 SPLITS = ("train", "val", "test")
-FINDINGS, PLACES, CLASSES = (
-    10,
-    3,
-    20,
-)  # kinds of findings, places of each, classes in the table that are printed at most
+FINDINGS, PLACES, CLASSES = 10, 3, 20  # printed at most: kinds of findings, places of each, classes in the table
 
 
 @dataclass(frozen=True)

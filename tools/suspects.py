@@ -169,7 +169,7 @@ def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
 
 
 def only_looked_for(detected: list[Detected], data: Annotations) -> list[Detected]:
-    """Leaves out the detections of classes that nobody looked for in their image, whose labels cannot be missing."""
+    """Leaves out the detections of classes that were not looked for in their image, whose labels cannot be missing."""
     pairs = zip(detected, data.are_looked_for(), strict=True)
     return [tuple(part[looked_for[found[2]]] for part in found) for found, looked_for in pairs]
 

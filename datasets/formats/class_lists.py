@@ -153,10 +153,8 @@ def require_agreement(own: ClassList, folders: Mapping[str, Iterable[str]]) -> N
     places = [place for folder, images in folders.items() for place in _on_the_way(top, folder, images)]
     for place in dict.fromkeys(places):
         for other in _lists_in(place):
-            same_kind = own.file.endswith(".data") and other.file.endswith(
-                ".names"
-            )  # darknet keeps several in a folder
-            if not same_kind and os.path.abspath(other.file) != os.path.abspath(own.file):
+            darknet = own.file.endswith(".data") and other.file.endswith(".names")  # which has several in a folder
+            if not darknet and os.path.abspath(other.file) != os.path.abspath(own.file):
                 _require_equal(own, other)
 
 

@@ -223,9 +223,8 @@ def _images(reading: Reading, kind: str, files: Iterable[str]) -> set[str]:
             with suppress(DataError):  # the note still names it
                 names |= row.images(str(reading.folder.path / file))
             continue
-        image = reading.images.nearest(file) or reading.images.nearest(
-            os.path.splitext(file)[0]
-        )  # Supervisely: a.jpg.json
+        nearest = reading.images.nearest
+        image = nearest(file) or nearest(os.path.splitext(file)[0])  # Supervisely: a.jpg.json
         if image or (row.read_all and row is not YOLO):
             names.add(image or file)
     return names

@@ -50,9 +50,8 @@ def _is_box_with_rest(values: Sequence[float]) -> bool:
         return False
     steps = [step for step in (2, 3) if (len(values) - 4) % step == 0]
     groups = [zip(values[4::step], values[5::step], strict=True) for step in steps]
-    return any(
-        all(
-            (abs(px - x) <= reach_x and abs(py - y) <= reach_y) or max(px, py) <= 0 for px, py in points
-        )  # 0, 0: not known
-        for points in groups
-    )
+
+    def fits(px: float, py: float) -> bool:
+        return (abs(px - x) <= reach_x and abs(py - y) <= reach_y) or max(px, py) <= 0  # 0, 0: not known
+
+    return any(all(fits(*point) for point in points) for points in groups)

@@ -216,7 +216,7 @@ def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], opened: Seq
         looked_for = np.array(data.classes, object)[data.are_looked_for().any(0)]
         if names := [name for name in looked_for if not counts[name] and name in labeled]:
             text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
-            yield printable(f"{text}; if nobody looked for them there, take them out of the list")
+            yield printable(f"{text}; if they were not looked for there, take them out of the list")
 
 
 def _united(data: Annotations) -> Annotations:

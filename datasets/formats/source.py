@@ -45,13 +45,10 @@ class Source:
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
     areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
     open_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are open regions in any case
-    looked_for: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # image -> labels looked for, besides those of its boxes
+    # image -> labels looked for, besides those of its boxes
+    looked_for: dict[int, list[int]] = field(default_factory=dict)
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
-    box_lines: array = field(
-        default_factory=lambda: array("i")
-    )  # [K] line of the box in its file, 0 where there is none
+    box_lines: array = field(default_factory=lambda: array("i"))  # [K] line of the box in its file; 0: none
 
     def __len__(self) -> int:
         return len(self.starts)

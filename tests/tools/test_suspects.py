@@ -306,14 +306,14 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
 
 @pytest.fixture
 def half_looked_for(small: Path, tmp_path: Path) -> Annotations:
-    """The small data, as a JSON file: in every second image, nobody looked for the classes without boxes."""
+    """The small data, as a JSON file: in every second image, the classes without boxes were not looked for."""
     data = read(str(small), "train")
     looked_for = data.are_looked_for() & ~(data.absent_classes() & (np.arange(len(data)) % 2 == 1)[:, None])
     write(tmp_path, {"known": data.with_looked_for(looked_for)})
     return read(str(tmp_path / "known.json"), "train")
 
 
-def test_a_class_that_nobody_looked_for_is_not_missing(half_looked_for: Annotations, tmp_path: Path, capsys) -> None:
+def test_a_class_that_was_not_looked_for_is_not_missing(half_looked_for: Annotations, tmp_path: Path, capsys) -> None:
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=half_looked_for.classes)
     known = half_looked_for.are_looked_for()
     assert not known.all()

@@ -81,7 +81,7 @@ def test_answers_about_an_object_and_missing_sizes_are_understood(tmp_path: Path
     assert "result 3: '' (relation)" in found.notes[0]
 
 
-def test_tasks_that_nobody_labeled_are_an_error(tmp_path: Path) -> None:
+def test_unlabeled_tasks_are_an_error(tmp_path: Path) -> None:
     rows = [{"data": {"image": "a.png"}, "predictions": [{"result": [result()]}]}] * 2
     with refused(DataError, "x.json", "2 tasks"):
         read(str(text(tmp_path / "x.json", rows)), "train")
