@@ -69,28 +69,31 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
     `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
     if data.looked_for is None:
         return None
-    before = data.are_looked_for()
-    columns = [[label for label, name in enumerate(names) if name == one] for one in final]
-    return np.stack([before[:, labels].any(1) for labels in columns], 1)
+    before, after = data.are_looked_for(), np.zeros((len(data), len(final)), bool)
+    order = {name: label for label, name in enumerate(final)}
+    for label, name in enumerate(names):
+        if name in order:
+            after[:, order[name]] |= before[:, label]
+    return after
 
 
 def open_class(data: Annotations, name: str) -> Annotations:
-    """Returns data without the class `name`, whose boxes become open regions for all other classes."""
-    if name not in data.classes:
-        return data
-    label, others = data.classes.index(name), np.delete(np.arange(len(data.classes)), data.classes.index(name))
-    is_region = data.labels == label
-    counts = np.where(is_region, len(others), 1)
+    """Returns data without the class `name`, whose boxes become open regions for all other classes.
+
+    For a class that was not looked for in the image there is no region: its boxes would tell that it was."""
+    label, image = data.classes.index(name), data.image_of_boxes()
+    others = np.delete(np.arange(len(data.classes)), label)
+    regions = np.flatnonzero(data.labels == label)
+    are_open = data.are_looked_for()[image[regions]][:, others]  # [regions, others]
+    counts = np.ones(len(data.labels), np.int64)
+    counts[regions] = are_open.sum(1)
     rows = np.repeat(np.arange(len(data.labels)), counts)
-    starts = np.concatenate([[0], np.cumsum(counts)])[data.starts]
-    new = data.with_rows(rows, starts)
-    repeated = is_region[rows]
+    new = data.with_rows(rows, np.concatenate([[0], np.cumsum(counts)])[data.starts])
+    repeated = data.labels[rows] == label
     labels = new.labels.copy()
-    labels[repeated] = np.tile(others, int(is_region.sum()))
+    labels[repeated] = others[np.nonzero(are_open)[1]]
     is_open = repeated if new.is_open is None else new.is_open | repeated
-    text = (
-        f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {is_region.sum()}"
-    )
+    text = f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {len(regions)}"
     new = replace(new, labels=labels, crowd=new.crowd | repeated, is_open=is_open, notes=(*data.notes, one_line(text)))
     kept = tuple(data.classes[other] for other in others)
     return choose_classes(new, kept, {}, select=False, complete=False)
@@ -191,6 +194,7 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         files=files,
         labels=np.concatenate(labels),
         other_splits=tuple(other_splits) if apart else first.other_splits,
+        is_coco=any(data.is_coco for data in parts),
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )

@@ -186,22 +186,25 @@ class DetectionDataset(torch.utils.data.Dataset):
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             image, boxes, labels, unknown = sample
-            before = boxes.copy()
+            before = None if unknown is None else (image.copy(), boxes.copy())
             result = self.extra_augment(image, boxes, labels, rng)
             try:
                 sample = checked_sample(result, size, len(self.annotations.classes))
             except ValueError as error:
                 raise ValueError(f"{self.annotations.path(index)}: {error}") from error
-            if unknown is not None:
-                sample = sample._replace(unknown=after_augment(unknown, before, sample.boxes))
+            if before is not None:
+                sample = sample._replace(unknown=after_augment(unknown, *before, sample))
         return sample
 
 
-def after_augment(unknown: Unknown, before: np.ndarray, after: np.ndarray) -> Unknown:
-    """Returns what is unknown after `extra_augment`, which gets the boxes `before [n, 4]` and returns `after [m, 4]`.
+def after_augment(unknown: Unknown, image: np.ndarray, boxes: np.ndarray, after: Sample) -> Unknown:
+    """Returns what is unknown after `extra_augment`, which made the sample `after` of `image` and `boxes [n, 4]`.
 
-    It does not get the places. If it moved the boxes, or there are none to tell, what is unknown somewhere is so everywhere."""
-    stayed = before.shape == after.shape and len(before) > 0 and np.abs(before - after).max() <= 1
+    It does not get the places. If it moved the boxes, or changed an image without boxes to tell, what is unknown somewhere is
+    so everywhere."""
+    stayed = boxes.shape == after.boxes.shape and np.abs(boxes - after.boxes).max(initial=0) <= 1
+    if not len(boxes):
+        stayed = stayed and np.array_equal(image, after.image)
     return unknown if stayed else unknown.spread()
 
 

@@ -204,8 +204,8 @@ def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> l
     """Returns a note for each source that has splits which none of the annotations `found` has; `sources` are theirs."""
     others: dict[str, list[str]] = {}
     for source, data in zip(sources.values(), found, strict=True):
-        source = os.path.normpath(source)
-        others[source] = [name for name in others.get(source, data.other_splits) if name in data.other_splits]
+        for one in map(os.path.normpath, sets_of(source)):
+            others[one] = [name for name in others.get(one, data.other_splits) if name in data.other_splits]
     return [
         f"{source}: splits that a training does not use: {', '.join(names)}"
         for source, names in others.items()

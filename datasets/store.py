@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from utils.boxes import area, xyxy_to_xywh
+from utils.boxes import area, clip, xyxy_to_xywh
 from utils.images import read_image
 from utils.text import amount, first_names
 from utils.unknown import Unknown, joined, of_boxes, of_image
@@ -173,7 +173,10 @@ class Annotations:
             first, last = self.starts[index : index + 2]
             rows = first + np.flatnonzero(self.is_open[first:last])
             if len(rows):
-                boxes, place = np.unique(self.boxes[rows], axis=0, return_inverse=True)  # one place for several classes
+                boxes, (height, width) = self.boxes[rows], self.sizes[index]
+                if height and width:  # in a mosaic, what is outside of the image belongs to other images
+                    boxes = clip(boxes, width, height)
+                boxes, place = np.unique(boxes, axis=0, return_inverse=True)  # one place for several classes
                 classes = np.zeros((len(boxes), len(self.classes)), bool)
                 classes[place.ravel(), self.labels[rows]] = True
                 parts.append(of_boxes(boxes, classes))
@@ -190,8 +193,8 @@ class Annotations:
 
     @property
     def most_boxes(self) -> int:
-        """The largest number of boxes in an image, crowd regions included."""
-        return int(np.diff(self.starts).max())
+        """The largest number of boxes in an image, without crowd regions, which are not trained on."""
+        return int(np.bincount(self.image_of_boxes()[~self.crowd], minlength=1).max())
 
     def boxes_per_class(self) -> np.ndarray:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""

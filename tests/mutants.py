@@ -738,6 +738,27 @@ MUTANTS = [
         "test_unknown",
     ),
     Mutant(
+        "an open region reaches into the other images of a mosaic",
+        "datasets.store:Annotations.unknown_of",
+        "clip(boxes, width, height)",
+        "boxes",
+        "test_unknown",
+    ),
+    Mutant(
+        "an own augmentation that changes nothing spreads what is unknown",
+        "datasets.dataset:after_augment",
+        "np.array_equal(image, after.image)",
+        "False",
+        "test_unknown",
+    ),
+    Mutant(
+        "an open region tells that its classes were looked for",
+        "datasets.classes:open_class",
+        "data.are_looked_for()[image[regions]][:, others]",
+        "np.ones((len(regions), len(others)), bool)",
+        "test_incomplete",
+    ),
+    Mutant(
         "what is verified to be there counts as labeled",
         "datasets.formats.tables:_add_verified",
         "float(row[confidence]) == 0",

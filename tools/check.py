@@ -115,11 +115,11 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
     if report["versions"]:
         found.append((report["versions"], []))
     notes = dict.fromkeys(note for name in names for note in report[name]["notes"])
-    return found + list(map(_first_line, notes))
+    return found + [(note, []) for note in notes]  # which end after ten lines, except the table of sets
 
 
 def _first_line(text: str) -> tuple[str, list[str]]:
-    """Returns the first line of a text, and its other lines as they are: of two sets, only whole paths may differ."""
+    """Returns the first line of a text, and its other lines."""
     first, *rest = text.splitlines()
     return first, [line.removeprefix("  ") for line in rest]
 

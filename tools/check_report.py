@@ -19,7 +19,7 @@ from datasets.sources import division_of, may_have_splits, require_division, sha
 from datasets.split import Division, divide
 from datasets.store import Annotations
 from utils.boxes import area
-from utils.text import amount
+from utils.text import amount, first_names
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
 THIN = 20  # ratio of the sides
@@ -301,9 +301,12 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     def place(row: int) -> str:
         return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
 
+    places = np.column_stack(
+        [annotations.image_of_boxes(), annotations.boxes]
+    )  # an open region is there once for each class
     report = {
         "boxes": len(rows),
-        "crowd": len(annotations.boxes) - len(rows),
+        "crowd": len(np.unique(places[annotations.crowd], axis=0)),
         "class_images": [len(np.unique(images[labels == label])) for label in range(len(annotations.classes))],
         "class_sides": [_median(sides[labels == label]) for label in range(len(annotations.classes))],
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
@@ -342,8 +345,8 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     looked_for = part.get("looked_for", {}).items()
     if few := [f"{name} {images}" for name, images in looked_for if images < FEW_LOOKED_FOR * part["images"]]:
-        text = f"classes that were looked for in few of the {part['images']} images, and learn from these only"
-        warnings.append(f"{split}: {text}: {', '.join(few)}")
+        text = f"classes that were looked for in few of the {part['images']} images, and count in these only"
+        warnings.append(f"{split}: {text}: {first_names(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
     return warnings

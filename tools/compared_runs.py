@@ -161,6 +161,8 @@ def data_of(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> tu
         typed = typed_val(folder, config, written)
         is_part = typed is None or division_of(typed) is not None
         val = f"{'a part of the training data' if is_part else typed} ({digest})"
+    elif config.get("all_labeled"):  # otherwise detections of classes that were not looked for do not count
+        val += " with all_labeled=true"
     return f"val {val}", classes_text(folder / "best.pt")
 
 

@@ -44,7 +44,13 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
 
     `classes`: class names of the result (None: the classes of the source). A box of any other class is an error. Raises one
     DataError for all problems."""
+    is_unnamed = classes is None and (source.names is None or source.names_are_numbers)
     names, classes, notes = _class_names(source, classes)
+    if is_unnamed and options.is_one_of_sets and not options.all_labeled:
+        fix = "write its classes.txt, one name per line, or all_labeled=true if all classes were looked for in all sets"
+        raise DataError(
+            f"{source.path}: the classes of this set are numbers, so it is not known what was looked for: {fix}"
+        )
     if source.find_images:
         notes += _find_images(source, options.image_root)
     starts = np.append(np.frombuffer(source.starts, np.int64), len(source.labels))

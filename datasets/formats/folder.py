@@ -138,8 +138,8 @@ def left_over(reading: Reading, found: Annotations) -> list[str]:
     format, label more images than those that are read, unless a data file decides."""
     folder, sources = reading.folder, reading.sources
     read, listed = sources[0].format, sources[0].listed
-    own = {_real(path) for source in sources for path in (source.path, *source.label_files)}
-    own |= {_real(path) for path in map(found.files.__getitem__, range(len(found))) if path}
+    own = {real_path(path) for source in sources for path in (source.path, *source.label_files)}
+    own |= {real_path(path) for path in map(found.files.__getitem__, range(len(found))) if path}
     every = _label_files(reading, own)
     mine = [name for name in every[read] if _path(folder, name) in own]
     unread = {kind: sorted(set(names).difference(mine)) for kind, names in every.items()}
@@ -155,7 +155,7 @@ def left_over(reading: Reading, found: Annotations) -> list[str]:
             what = f"{read} ({_some(mine)}) would be read with {amount(count, 'image')}"
             other = f"{most} ({_some(unread[most])}) has {counts[most]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
-    named = {_real(path) for source in sources for path in source.named_files}
+    named = {real_path(path) for source in sources for path in source.named_files}
     unread = {kind: [name for name in names if _path(folder, name) not in named] for kind, names in unread.items()}
     notes = _unread_labels(folder, read, {kind: names for kind, names in unread.items() if names}, counts)
     if read != YOLO.name and listed is None:
@@ -235,14 +235,14 @@ def _lost_images(
 ) -> list[str]:
     """Returns a note about images that are read neither for this split nor for another one, if there are any."""
     folder, read = reading.folder, reading.sources[0].format
-    used = {_real(found.path(i)) for i in range(len(found))} | {_real(path) for path in listed or ()}
+    used = {real_path(found.path(i)) for i in range(len(found))} | {real_path(path) for path in listed or ()}
     lost = [image for image in folder.images if _path(folder, image) not in used]
     if folder.split and lost:  # the images of another split are read with that split
         own = {split_in(image) for image in _relative(folder, used)}
         lost = [image for image in lost if split_in(image) in (None, *own)]
     if not lost:
         return []
-    opened = {_real(path) for path in map(found.files.__getitem__, range(len(found)))}
+    opened = {real_path(path) for path in map(found.files.__getitem__, range(len(found)))}
     known = set(_listed(folder)) if folder.split else set()  # images of other splits, and of label files that are named
     for kind, names in every.items():
         if kind != YOLO.name or read != YOLO.name:  # of YOLO, lists and data files decide what is read
@@ -273,10 +273,10 @@ def _relative(folder: Folder, paths: Iterable[str]) -> Iterator[str]:
 
 
 def _path(folder: Folder, name: str) -> str:
-    return _real(os.path.join(folder.path, name))
+    return real_path(os.path.join(folder.path, name))
 
 
-def _real(path: str) -> str:
+def real_path(path: str) -> str:
     """Returns the path with the real folder, but with the name of the file as it is."""
     place, name = os.path.split(path)
     return os.path.join(_real_folder(os.path.abspath(place)), name)

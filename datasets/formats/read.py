@@ -15,7 +15,7 @@ from datasets.errors import DataError, check_path
 from datasets.formats.annotation_file import is_names, read_classes
 from datasets.formats.file import Folder
 from datasets.formats.finish import ReadOptions, finish
-from datasets.formats.folder import left_over, read_folder
+from datasets.formats.folder import left_over, read_folder, real_path
 from datasets.formats.formats import read_file
 from datasets.formats.source import Source
 from datasets.groups import check_split_by
@@ -66,8 +66,8 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """Returns the names in text with commas between them; () for None."""
-    return tuple(filter(None, split_names(text or "")))
+    """Returns the names in text with commas between them, each one once; () for None."""
+    return tuple(dict.fromkeys(filter(None, split_names(text or ""))))
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
@@ -104,19 +104,35 @@ def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
         raise DataError(f"image_root={root}: there is no such folder: correct the path")
     reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
     sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
-    open_classes = [name for name in options.open_regions if name != "crowd"]
-    are_chosen_later = bool(options.merge) or options.select or bool(open_classes)  # from all classes of the data
+    opened = _open_classes(options)
+    are_chosen_later = bool(options.merge) or options.select or bool(opened)  # from all classes of the data
     given = [None if are_chosen_later else _list_for(one, options) for one in sources]
     data = join([finish(one, options, classes) for one, classes in zip(sources, given, strict=True)], str(path))
     notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
     data = _united(replace(data, notes=tuple(notes)))
-    complete = split in ("train", "all")
-    for name in open_classes:
-        if complete and not options.is_one_of_sets and name not in data.classes:
-            raise DataError(f"open_regions=: there is no class {name!r} in {path}: write crowd, or a class of the data")
+    return _with_chosen_classes(data, options, split) if are_chosen_later else data
+
+
+def _open_classes(options: ReadOptions) -> list[str]:
+    """Returns the classes of open_regions=."""
+    return [name for name in options.open_regions if name != "crowd"]
+
+
+def _with_chosen_classes(data: Annotations, options: ReadOptions, split: str) -> Annotations:
+    """Returns the data with the classes of the options, and the boxes of open_regions= as open regions. Raises DataError."""
+    merge, complete = parse_merge(options.merge), split in ("train", "all")
+    present = {merge.get(name, name) for name in data.classes}
+    missing = [name for name in _open_classes(options) if name not in present]
+    if complete and missing:
+        fix = "write crowd, or a class of the data"
+        raise DataError(f"open_regions=: there is no class {missing[0]!r} in {data.source}: {fix}")
+    opened = [name for name in _open_classes(options) if name in present]
+    classes = options.classes and tuple(dict.fromkeys((*options.classes, *opened)))
+    if merge or classes:
+        complete = complete and (bool(merge) or options.select)
+        data = choose_classes(data, classes, merge, options.select, complete)
+    for name in opened:
         data = open_class(data, name)
-    if are_chosen_later:
-        data = choose_classes(data, options.classes, parse_merge(options.merge), options.select, complete)
     return data
 
 
@@ -137,19 +153,27 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     """Reads several sets as one, each with its own classes. Without all_labeled, others were not looked for in its images.
 
     Raises DataError, also for names of different sets that may be meant as one."""
-    own = replace(options, select=False, merge=None, is_one_of_sets=True)
-    parts = [read(one, split, own) for one in sets]
-    merge = parse_merge(options.merge)
-    _require_clear_names(parts, source, merge)
+    opened = _open_classes(options)
+    crowd = tuple(name for name in options.open_regions if name not in opened)
+    names = None if options.select or opened else options.classes
+    own = replace(options, classes=names, select=False, merge=None, open_regions=crowd, is_one_of_sets=True)
+    parts = [_read_set(one, split, own) for one in sets]
+    _require_clear_names(parts, source, parse_merge(options.merge))
     data = join(parts, source, apart=not options.all_labeled)
-    notes = [sets_text(sets, parts, data)]
+    notes = [sets_text(sets, parts, data, opened)]
     if split in ("train", "all") and not options.all_labeled:
-        notes += without_boxes(sets, parts)
+        notes += without_boxes(sets, parts, opened)
     data = _united(replace(data, notes=(*data.notes, *notes)))
-    if merge or options.classes:
-        complete = split in ("train", "all") and (bool(merge) or options.select)
-        data = choose_classes(data, options.classes, merge, options.select, complete)
-    return data
+    return _with_chosen_classes(data, options, split)
+
+
+def _read_set(one: str, split: str, options: ReadOptions) -> Annotations:
+    """Reads one of several sets. Its classes are those of its training split, too: the other splits may have no box of some."""
+    data = read(one, split, options)
+    if split == "train" or "train" not in data.other_splits:
+        return data
+    names = (*data.classes, *read(one, "train", options).classes)
+    return choose_classes(data, tuple(dict.fromkeys(names)), {}, select=False, complete=False)
 
 
 def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mapping[str, str]) -> None:
@@ -170,25 +194,27 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
         raise DataError(f"{numbered[0].source}: {text}")
 
 
-def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotations) -> str:
-    """Returns the table of several sets: images, and the classes that were looked for in them."""
+def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotations, opened: Sequence[str]) -> str:
+    """Returns the table of several sets: images, and the classes that were looked for in them. `opened`: no classes."""
     rows = [("set", "images", "classes looked for")]
     for name, part in zip(sets, parts, strict=True):
         names = data.classes if data.looked_for is None else part.classes
+        names = tuple(name for name in names if name not in opened)
         rows.append((name, str(len(part)), f"{len(names)} {first_names(names)}"))
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
     return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))
 
 
-def without_boxes(sets: Sequence[str], parts: Sequence[Annotations]) -> Iterator[str]:
+def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], opened: Sequence[str]) -> Iterator[str]:
     """Yields a note for each set with classes that it lists without a box, while another set has boxes of them.
 
     Several teams may share a list of classes of which each labels some."""
     boxes = [dict(zip(data.classes, data.boxes_per_class().tolist(), strict=True)) for data in parts]
-    labeled = {name for counts in boxes for name, count in counts.items() if count}
-    for one, counts in zip(sets, boxes, strict=True):
-        if names := [name for name, count in counts.items() if not count and name in labeled]:
+    labeled = {name for counts in boxes for name, count in counts.items() if count}.difference(opened)
+    for one, data, counts in zip(sets, parts, boxes, strict=True):
+        looked_for = np.array(data.classes, object)[data.are_looked_for().any(0)]
+        if names := [name for name in looked_for if not counts[name] and name in labeled]:
             text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
             yield printable(f"{text}; if they were not looked for there, take them out of the list")
 
@@ -198,7 +224,7 @@ def _united(data: Annotations) -> Annotations:
 
     Labels may be made class by class. A box that several of them have is there once."""
     first: dict[str, int] = {}
-    owners = [first.setdefault(os.path.normpath(data.path(index)), index) for index in range(len(data))]
+    owners = [first.setdefault(real_path(data.path(index)), index) for index in range(len(data))]
     if len(first) == len(data):
         return data
     owner, image = np.array(owners), data.image_of_boxes()
@@ -206,9 +232,12 @@ def _united(data: Annotations) -> Annotations:
     several = np.bincount(owner, minlength=len(data)) > 1
     seen: dict[tuple, int] = {}  # box -> the copy of the image that has it first
     keep = np.ones(len(order), bool)
+    kinds = data.crowd.astype(int)  # 0: box, 1: crowd region, 2: open region
+    if data.is_open is not None:
+        kinds += data.is_open
     for place in np.flatnonzero(several[owner[image[order]]]).tolist():
         row = order[place]
-        box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), bool(data.crowd[row])
+        box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), int(kinds[row])
         keep[place] = seen.setdefault(box, image[row]) == image[row]
     rows = order[keep]
     starts = np.concatenate([[0], np.cumsum(np.bincount(owner[image[rows]], minlength=len(data)))])

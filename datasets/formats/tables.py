@@ -237,7 +237,7 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
         return
     labels = {name: label for label, name in enumerate(source.names)}
     source.looked_for = {index: [] for index in range(len(source))}
-    images = {name: index for index, name in enumerate(source.images)}
+    images, are_there = {name: index for index, name in enumerate(source.images)}, False
     for path in map(str, lists):
         rows = _rows(path)
         _, header = next(rows, (1, []))
@@ -250,9 +250,13 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
                     f"{path}:{number}: a column is missing, or its Confidence is no number: correct the line"
                 )
             label = labels.get(clean_name(names.get(row[code], row[code])))
+            are_there = are_there or row[image] in images
             if row[image] in images and label is not None and float(row[confidence]) == 0:
                 source.looked_for[images[row[image]]].append(label)
     shown = ", ".join(path.name for path in lists)
+    if not are_there:
+        fix = "download the list of its split, or move the list away"
+        raise DataError(f"{source.path}: {shown} has no line about an image of this table: {fix}")
     source.notes.append(f"{source.path}: the classes that were verified for each image are read from {shown}")
 
 

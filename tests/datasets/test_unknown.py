@@ -23,6 +23,8 @@ UPSIDE_DOWN = UPRIGHT | {"flip_vertical": 0.7}
 LETTERBOXED = UPRIGHT | {"scale": (1, 1), "translate": 0}
 SIZE = (128, 160)
 
+STILL = Augment(mosaic=1, mixup=0, flip=0, rotation=0, scale=(1, 1), translate=0, shear=0)
+
 MOVES = {"upright": UPRIGHT, "upside down": UPSIDE_DOWN, "rotated": ROTATED, "letterboxed": LETTERBOXED}
 every_move = pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
@@ -169,6 +171,18 @@ def test_each_open_region_is_for_its_own_classes(partly):
     assert data.unknown_of(1) is None
 
 
+def test_an_open_region_ends_with_its_image(partly):
+    """In a mosaic, a box that reaches outside its image would reach into other images."""
+    boxes = partly.boxes.copy()
+    boxes[partly.starts[3]] = [-900, -900, 900, 900]
+    sizes = np.array([partly.image(i).shape[:2] for i in range(12)], np.int32)
+    data = DetectionDataset(replace(partly, boxes=boxes, looked_for=None, sizes=sizes), "stretch")
+    drawn = mosaic([data.read(i) for i in (3, 0, 1, 2)], SIZE, np.random.default_rng(1), "stretch", STILL)
+    found = unknown_pixels(drawn.unknown)[..., partly.labels[partly.starts[3]]]
+    rows, columns = found.any(1).sum(), found.any(0).sum()
+    assert found[:rows, :columns].all() and found.sum() == rows * columns and 0 < found.mean() < 1
+
+
 def test_the_digest_depends_on_masks_and_regions(partly):
     digests = {data.digest() for data in (partly, replace(partly, looked_for=None), replace(partly, is_open=None))}
     assert len(digests) == 3
@@ -257,6 +271,23 @@ def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly,
     data = DetectionDataset(replace(partly, looked_for=None), "corner", still, extra_augment=mirror)
     found = unknown_pixels(data[Key(0, 3, 3, SIZE)].unknown)[..., partly.labels[partly.starts[3]]]
     assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_own_augmentation_leaves_an_image_without_boxes_as_it_is(partly, changes):
+    """The function in train.py does. In an image that is changed, also in place, it is not known what moved."""
+
+    def shift(image, boxes, labels, rng):
+        if changes:
+            image[:] = np.roll(image, 9, 1)
+        return image, boxes, labels
+
+    rows = np.ones(len(partly.labels), bool)
+    data = replace(partly, looked_for=None, is_open=rows, crowd=rows)
+    still = Augment(0, 0, 0, 0, (1, 1), 0, 0)
+    item = DetectionDataset(data, "corner", still, extra_augment=shift)[Key(0, 3, 3, SIZE)]
+    found = unknown_pixels(item.unknown)[..., partly.labels[partly.starts[3]]]
+    assert not len(item.boxes) and found.any() and found.all() == changes
 
 
 def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():

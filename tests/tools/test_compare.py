@@ -117,6 +117,13 @@ def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     assert "data A" not in capsys.readouterr().out
 
 
+def test_runs_that_count_other_detections_have_different_letters(tmp_path):
+    """Without all_labeled=true, detections of a class do not count where it was not looked for."""
+    runs = [made(tmp_path / f"run-{labeled}", [0.5], val="c,d", all_labeled=labeled) for labeled in (True, False)]
+    older = made(tmp_path / "older", [0.3], val="c,d")
+    assert [row["data"] for row in rows_of(*runs, older)] == ["A", "B", "B"]
+
+
 def test_runs_before_and_after_a_correction_of_labels_are_compared(tmp_path, capsys, monkeypatch):
     """Other training data, the same validation data: the mAPs are comparable, and a column has the training data."""
     raw = made(tmp_path / "raw", [0.479], train="sets/plates/train.txt")

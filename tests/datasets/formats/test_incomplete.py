@@ -79,6 +79,13 @@ def test_a_class_of_a_shared_list_without_boxes_in_a_set_is_noted(two_sets, tmp_
         assert not any("no boxes of" in note for note in read(both, split, options).notes)
 
 
+def test_a_class_that_was_looked_for_nowhere_is_not_called_background(two_sets, tmp_path):
+    images = [{"neg_category_ids": [2]}, {"neg_category_ids": []}]
+    lvis = coco(tmp_path / "c" / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(1, 0)]], images)
+    (note,) = [note for note in read(f"{two_sets[1]},{lvis}", "train").notes if "no boxes of" in note]
+    assert "dog" in note and "elk" not in note
+
+
 def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
     found = read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True))
     assert found.looked_for is None
@@ -129,6 +136,22 @@ def test_a_set_of_numbers_next_to_a_set_of_names_is_an_error(two_sets, tmp_path)
     assert masks(read(f"{two_sets[0]},{file}", "train"))[-1] == ["dog"]
 
 
+def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
+    files = []
+    for name, labels in (("one", (0, 1)), ("two", (2, 0))):
+        paint(tmp_path / name / "1.png", 40, 20 + labels[0])
+        rows = " ".join(f"1,2,9,9,{label}" for label in labels)
+        files.append(str(text(tmp_path / name / "train.txt", f"1.png {rows}\n")))
+    with refused(DataError, files[0], "classes.txt", "all_labeled=true"):
+        read(",".join(files), "train")
+    for options in (ReadOptions(all_labeled=True), ReadOptions(classes=("cat", "dog", "elk"))):
+        assert read(",".join(files), "train", options).looked_for is None
+    with refused(DataError, files[0], "classes.txt"):  # classes=cat,dog,elk selects, and names no numbers
+        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), select=True))
+    with refused(DataError, files[0], "classes.txt"):  # the validation data are read with the classes without dog
+        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), open_regions=("dog",)))
+
+
 def test_a_missing_set_is_named(two_sets, tmp_path):
     with refused(DataError, str(tmp_path / "none")):
         read(f"{two_sets[0]},{tmp_path / 'none'}", "train")
@@ -144,6 +167,27 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
     assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
+def test_a_region_that_is_open_in_one_of_two_sets_is_open(tmp_path):
+    first = coco(tmp_path / "cats.json", {1: "cat"}, [[(1, 1), (1, 0)]])
+    contents = json.loads(first.read_text(encoding="utf-8"))
+    contents["annotations"][0]["open"] = 1
+    second = text(tmp_path / "open.json", contents)
+    for both in (f"{first},{second}", f"{second},{first}"):
+        found = read(both, "train")
+        assert len(found) == 1 and (found.crowd & found.is_open).any() and not found.crowd.all()
+
+
+def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypatch):
+    """Relative, absolute, and through a link to the folder."""
+    first = coco(tmp_path / "a" / "cats.json", {1: "cat"}, [[(1, 0)]])
+    text(first.with_name("dogs.json"), first.read_text(encoding="utf-8").replace('"cat"', '"dog"'))
+    (tmp_path / "link").symlink_to(tmp_path / "a", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    for second in ("a/dogs.json", "link/dogs.json"):
+        found = read(f"{first},{second}", "train")
+        assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
+
+
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
     data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
     train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
@@ -153,6 +197,20 @@ def test_validation_images_split_off_several_sets_keep_their_masks_in_the_writte
     write(tmp_path, {"val": val})
     again = read(str(tmp_path / "val.json"), "val", ReadOptions(classes=data.classes))
     assert masks(again) == masks(val) and again.classes == data.classes
+
+
+def test_the_areas_of_one_set_survive_a_split_also_if_another_one_is_first(two_sets, tmp_path):
+    contents = json.loads(two_sets[1].read_text(encoding="utf-8"))
+    for one in contents["annotations"]:
+        one["area"] = 7
+    text(two_sets[1], contents)
+    paint(tmp_path / "c" / "1.png", 77, 50)
+    file = text(tmp_path / "c" / "train.txt", "1.png 1,2,9,9,0 2,2,8,8,1\n")
+    text(tmp_path / "c" / "classes.txt", "dog\nelk\n")
+    data, _ = prepare(read(f"{file},{two_sets[1]}", "train"))
+    assert data.looked_for is None
+    parts = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
+    assert sorted(area for part in parts for area in part.areas) == [7, 7, 36, 56]
 
 
 def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
@@ -166,6 +224,29 @@ def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
     with refused(ConfigError, "val="):
         files = ",".join(str(tmp_path / name / "train.json") for name in ("one", "two"))
         read_train_and_val(files, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+
+
+def test_a_split_that_one_of_several_sets_trains_on_is_used(tmp_path):
+    for name, parts in (("one", ("train", "val", "test")), ("two", ("train",))):
+        for part in parts:
+            coco(tmp_path / name / f"{part}.json", {1: "cat"}, [[(1, 0)]])
+    notes: list[str] = []
+    one, two = tmp_path / "one", tmp_path / "two"
+    read_train_and_val(f"{one},{two}", str(one), 0, ReadOptions(), notes.append)
+    assert not any("train" in note.rpartition(": ")[2].split(", ") for note in notes)
+
+
+def test_a_class_without_boxes_in_the_validation_split_of_a_set_was_looked_for_there(tmp_path):
+    """LabelMe has no list of classes: those of a set are the classes of its boxes, also of its training split."""
+    for one, part, names in (("a", "train", "cd"), ("a", "val", "c"), ("b", "train", "de"), ("b", "val", "e")):
+        for name in names:
+            paint(tmp_path / one / part / f"{name}.png", 40 + ord(one), 20 + ord(name))
+            shape = {"label": name, "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
+            text(tmp_path / one / part / f"{name}.json", {"imagePath": f"{name}.png", "shapes": [shape]})
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    train, val = read_train_and_val(both, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+    assert masks(train) == [["c", "d"]] * 2 + [["d", "e"]] * 2 and masks(val) == [["c", "d"], ["d", "e"]]
+    assert [names for _, _, names, _ in boxes(val)] == [["c"], ["e"]]
 
 
 # ---- LVIS
@@ -225,7 +306,7 @@ def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
 
 def test_boxes_of_a_class_join_the_open_regions_that_the_data_have(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(open_regions="crowd,ignore"))
+    found = read(str(file), "train", read_options(open_regions="crowd,ignore, ignore"))
     assert found.is_open.tolist() == [True, True, False]
 
 
@@ -239,6 +320,50 @@ def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
     with refused(DataError, "'none'", "open_regions="):
         read(str(file), "train", read_options(open_regions="crowd,none"))
+
+
+def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, tmp_path):
+    other = coco(tmp_path / "c" / "more.json", {1: "cat", 2: "ignore"}, [[(1, 0), (2, 0)]])
+    both = f"{two_sets[1]},{other}"
+    labeled = read(both, "train", ReadOptions(all_labeled=True, open_regions=("ignore",)))
+    assert labeled.classes == ("dog", "elk", "cat") and labeled.looked_for is None
+    assert labeled.unknown_of(2).classes.tolist() == [[True, True, True]]
+    found = read(both, "train", ReadOptions(open_regions=("crowd", "ignore")))
+    assert masks(found) == [["dog", "elk"]] * 2 + [["cat"]] and found.labels[found.is_open].tolist() == [2]
+    assert not any("ignore" in line for note in found.notes for line in note.splitlines()[1:])
+    with refused(DataError, "'none'", "open_regions="):
+        read(both, "train", read_options(open_regions="ignore,none"))
+    nothing = read(both, "train", read_options(open_regions="dog,elk,cat,ignore"))
+    assert nothing.classes == () and not len(nothing.labels)
+
+
+def test_open_regions_are_no_boxes_of_a_training_step(tmp_path):
+    """Its memory is measured with the most boxes of an image; a region is there once for each class."""
+    classes = {1: "ignore"} | {i: f"class {i}" for i in range(2, 60)}
+    file = coco(tmp_path / "c.json", classes, [[(1, 0), (1, 0), (2, 0)], [(2, 0), (3, 0)], [(2, 1)] * 9])
+    assert read(str(file), "train", read_options(open_regions="ignore")).most_boxes == 2
+
+
+def test_merged_classes_are_open_together(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "Ignore"}, [[(2, 0)], [(3, 0), (1, 0)]])
+    found = read(str(file), "train", read_options(open_regions="ignore", merge="Ignore:ignore"))
+    assert found.classes == ("cat",) and found.is_open.tolist() == [True, True, False]
+
+
+def test_open_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(2, 0), (1, 0)]])
+    found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), open_regions=("ignore",)))
+    assert found.classes == ("dog", "cat") and found.unknown_of(0).classes.tolist() == [[True, True]]
+
+
+def test_an_open_region_does_not_tell_that_a_class_was_looked_for(tmp_path):
+    """Written as COCO JSON and read again, the boxes of a region are boxes of its classes."""
+    classes = {1: "cat", 2: "dog", 3: "ignore"}
+    file = coco(tmp_path / "lvis.json", classes, [[(1, 0), (3, 0)], [(2, 0)]], [{"neg_category_ids": []}, {}])
+    data, _ = prepare(read(str(file), "train", read_options(open_regions="ignore")))
+    assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_open].tolist() == [0]
+    write(tmp_path, {"train": data})
+    assert masks(read(str(tmp_path / "train.json"), "train")) == masks(data)
 
 
 # ---- Open Images
@@ -269,3 +394,6 @@ def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
         text(labels, contents)
         with refused(DataError, f"{labels}:{line}"):
             read(str(table), "train")
+    text(labels, f"{header}\nz,x,/m/1,0\na.jpg,x,/m/2,0\n")  # of another split: no class would be background anywhere
+    with refused(DataError, str(table), labels.name):
+        read(str(table), "train")
