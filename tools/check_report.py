@@ -301,9 +301,8 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     def place(row: int) -> str:
         return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
 
-    places = np.column_stack(
-        [annotations.image_of_boxes(), annotations.boxes]
-    )  # an open region is there once for each class
+    # an open region is there once for each class
+    places = np.column_stack([annotations.image_of_boxes(), annotations.boxes])
     report = {
         "boxes": len(rows),
         "crowd": len(np.unique(places[annotations.crowd], axis=0)),
