@@ -45,6 +45,12 @@ def last_start(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def jobs(folder: Path) -> set[str | None]:
+    """Returns the jobs (see `run_id`) of all starts of a run folder."""
+    last = last_start(folder)
+    return {start.get("run") for start in (last, *last.get("earlier_starts", []))}
+
+
 def file_digests(root: str | Path) -> dict[str, str]:
     """Returns digests of the source files under `root` that determine a training, committed or not, by their paths."""
     root, digests = Path(root), {}

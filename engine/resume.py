@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.environment import last_start, run_id
+from engine.environment import jobs, run_id
 from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
 from engine.run_store import fetch_run, is_store, run_root
 from engine.state import State
@@ -112,9 +112,10 @@ def run_here(resume: bool | str, output: str, name: str, fetch: bool = True) -> 
     if fetch:
         fetch_run(output, lambda folders: newest_of(folders, name) if resume or restarts else None)
     candidates = runs(output, name)[::-1]
-    # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
+    # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id, even if another
+    # job has resumed it since.
     if restarts:
-        started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
+        started_here = [path for path in candidates if run_id() in jobs(path)]
         if started_here or not resume:
             return started_here[0] if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():

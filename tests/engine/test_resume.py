@@ -342,6 +342,15 @@ def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, 
     assert find() is None
 
 
+def test_a_restart_finds_its_run_although_another_start_has_resumed_it(tmp_path, monkeypatch):
+    """In the seconds in which torchrun replaces its processes, nothing holds the run. The restart must not begin a new one."""
+    folder = tmp_path / "demo-2026-01-31-1"
+    save_run(folder, 1, 0, run="first")
+    Run(folder, {}, run_id="second").close()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    assert resume.find(False, str(tmp_path), "demo", Ranks()).folder == folder
+
+
 def save_run(folder, rows, batches, run="job"):
     """Writes a run folder with checkpoints after `rows` epochs and `batches` batches."""
     folder.mkdir(parents=True)

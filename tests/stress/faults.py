@@ -378,7 +378,9 @@ def check_end(run: Run, code: int) -> None:
 
 def compare(alone: Path, run: Run, compared: dict[str, int]) -> list[str]:
     """Returns the differences of an ended run from an undisturbed one: in bits, or with three processes in the losses."""
-    (folder,) = {path.parent for path in run.job.output.glob("*/last.pt")}
+    folder, *more = sorted(path.parent for path in run.job.output.glob("*/last.pt"))
+    if more:
+        return [f"{len(more)} new runs were started instead of resuming the first one"]
     if run.plan.processes > 2:
         return nearly(alone, folder)
     # TensorBoard may miss points after a full disk, so that file is not compared then.
