@@ -275,11 +275,25 @@ class Run:
         if not self.folder.is_dir():  # it was moved, and the next save makes a new one
             return
         with files.warn_if_disk_fails():
+            if not self._writer:
+                sort_events(self.folder, time.time())
             writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None
             write(writer)
             writer.flush()  # raises the error of the thread that writes
             self._writer = writer
+
+
+def sort_events(folder: Path, now: float) -> None:
+    """Renames the event files whose names are later than `now`: the clock was set back. `now`: seconds since 1970.
+
+    TensorBoard reads event files in the order of their names, which begin with the time. A file of an earlier start that was
+    read last would hide the points of this start.
+    """
+    for path in folder.glob("events.out.tfevents.*"):
+        written = path.name.split(".")[3]
+        if written.isdigit() and int(written) > int(now):
+            path.rename(folder / path.name.replace(written, f"{int(now) - 1:010d}.{written}", 1))
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
