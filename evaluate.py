@@ -70,14 +70,14 @@ class Config(Constants):
 
 LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
 LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
-MOST = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
+MAX = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
 
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = written = check(cfg)
-    require(cfg, LEAST, MOST, {"split": tuple(read.SPLITS)})
+    require(cfg, LEAST, MAX, {"split": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))

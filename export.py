@@ -73,7 +73,7 @@ ABOVE = 0.05  # detections with at least this confidence are compared
 EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
 HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/results/exported.md
 LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
-MOST = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
+MAX = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
 DETECTOR = "onnx_detector.py"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -85,7 +85,7 @@ class ExportError(ValueError):
 def main(cfg: Config) -> Path:
     """Exports a checkpoint and returns the path of the ONNX file."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"outputs": ("detections", "raw")})
+    require(cfg, LEAST, MAX, {"outputs": ("detections", "raw")})
     if cfg.outputs == "raw" and (cfg.dynamic_size or cfg.batch_size == 0):
         raise ConfigError("outputs=raw is for converters, which need fixed shapes: no dynamic_size, and a batch_size")
     if cfg.int8 and cfg.half:

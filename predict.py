@@ -110,7 +110,7 @@ FIXES = {
 BEHIND = 8  # predicted images that may wait to be drawn and written
 LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
 LIMITS = (*LEAST, "class_agnostic")  # of the Detector
-MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
+MAX = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
 LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
 
@@ -118,7 +118,7 @@ EXAMPLES = 16  # number of validation images if there is no source
 def main(cfg: Config) -> Path | None:
     """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
     cfg = check(cfg)
-    require(cfg, {**LEAST, "every": 1}, MOST, {"labels": (None, *LABELS)})
+    require(cfg, {**LEAST, "every": 1}, MAX, {"labels": (None, *LABELS)})
     if cfg.negatives and cfg.labels is None:
         raise ConfigError("negatives=true chooses the images of label files: write labels=txt, or another kind, too")
     if not cfg.speed:

@@ -18,8 +18,8 @@ import torch
 
 import nets
 from datasets.dataset import DetectionDataset, try_augment
+from datasets.flips import default_flip
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
-from datasets.mirrored import default_flip
 from datasets.sources import is_demo, read_train_and_val, val_source
 from datasets.store import Annotations
 from datasets.transforms import Augment
@@ -29,7 +29,7 @@ from engine.environment import code_digest, source_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
 from engine.evaluation import Initial, validate
 from engine.final_report import evaluate_best
-from engine.memory import MOST_IMAGES, StepMemory
+from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
@@ -74,7 +74,7 @@ class Config(Constants):
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: it was not looked for
-    open_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
+    ignore_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
@@ -242,8 +242,8 @@ def main(
     flip = given_or(cfg.flip, default_flip(train_data.classes[model.first_class :]))
     augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
-    most_boxes = augment.most_images * train_data.most_boxes
-    memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
+    max_boxes = augment.max_images_per_sample * train_data.max_boxes
+    memory = StepMemory(cfg, model, val_criterion, max_boxes, len(train_data), ranks)
     cfg = replace(cfg, workers=workers, flip=flip, **memory.batch_sizes)
 
     # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs. `restore` enters an
@@ -251,7 +251,7 @@ def main(
     val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
     expected = nets.expected_ap(cfg.model, cfg.image_size)
     initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks, budget)
-    rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.likeness))
+    rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
     course = origin.restore("course", Course(cfg, len(train_data), rates, budget, parts.schedule))
 
     # What trains the model, what it trains on, and how many epochs fit into hours=.
@@ -416,7 +416,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     if cfg.workers is not None:
         return cfg.workers
     images = max(cfg.batch_size, cfg.freeze_batch_size) if cfg.freeze_epochs else cfg.batch_size
-    images = images or MOST_IMAGES * ranks.world_size  # automatic
+    images = images or MAX_IMAGES * ranks.world_size  # automatic
     node = len(ranks.node_ranks)
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
 

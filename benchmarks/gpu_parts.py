@@ -23,9 +23,9 @@ from benchmarks import step
 from benchmarks.small_data import write_task
 from datasets import demo
 from datasets.dataset import DetectionDataset
+from datasets.flips import default_flip
 from datasets.formats.read import read_options
 from datasets.loader import TrainSampler
-from datasets.mirrored import default_flip
 from datasets.sources import read_train_and_val
 from datasets.transforms import Augment
 from engine.evaluation import evaluate

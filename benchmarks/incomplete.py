@@ -121,9 +121,9 @@ def labeled(data: Annotations, kind: str, seed: int) -> Annotations:
     if kind == "half":
         return data.select(np.sort(rng.permutation(len(data))[: len(data) // 2]))
     ranks = np.argsort(np.argsort(-data.boxes_per_class(), kind="stable"))
-    looked_for = ranks % 2 == rng.integers(0, 2, len(data))[:, None]  # [N, C] each group has frequent and rare classes
-    kept = data.keep_boxes(looked_for[data.image_of_boxes(), data.labels])
-    return kept.with_looked_for(looked_for) if kind == "known" else replace(kept, looked_for=None)
+    annotated = ranks % 2 == rng.integers(0, 2, len(data))[:, None]  # [N, C] each group has frequent and rare classes
+    kept = data.keep_boxes(annotated[data.image_of_boxes(), data.labels])
+    return kept.with_annotated(annotated) if kind == "known" else replace(kept, annotated=None)
 
 
 def table(rows: list[dict[str, str]]) -> str:

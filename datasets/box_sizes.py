@@ -10,7 +10,7 @@ from utils.boxes import area
 
 HARD = 12  # pixels of the network's input; smaller objects are hard to find
 MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (choosing.md)
-MOST_GROWTH = 1.6  # of the input for objects below MEDIUM; so much was measured
+MAX_GROWTH = 1.6  # of the input for objects below MEDIUM; so much was measured
 EASY = 48  # objects of this size are found in a smaller input too
 LARGEST_INPUT = 1280  # pixels; the advice goes no further
 
@@ -42,7 +42,7 @@ def advice(sides: np.ndarray, size: Size) -> Advice:
         return Advice("", 1)
     most = LARGEST_INPUT / max(size)  # growth of the input
     median = float(np.median(sides))
-    wanted = min(MEDIUM / max(median, 1e-6), MOST_GROWTH)
+    wanted = min(MEDIUM / max(median, 1e-6), MAX_GROWTH)
     for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
         limit = float(np.quantile(sides, fraction))
         if limit < HARD:

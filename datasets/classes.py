@@ -57,19 +57,19 @@ def choose_classes(
     ids = dict(zip(reversed(names), reversed(data.category_ids.tolist()), strict=True))
     new_ids = count(max(data.category_ids.tolist(), default=-1) + 1)
     category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
-    looked_for = _looked_for_of(data, names, final)
+    annotated = _annotated_of(data, names, final)
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
     data = replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
-    return data if looked_for is None else data.with_looked_for(looked_for)
+    return data if annotated is None else data.with_annotated(annotated)
 
 
-def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:
+def _annotated_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:
     """Returns which of the classes `final` were looked for in each image, bool [N, C]; None: all, in all images.
 
     `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
-    if data.looked_for is None:
+    if data.annotated is None:
         return None
-    before, after = data.are_looked_for(), np.zeros((len(data), len(final)), bool)
+    before, after = data.annotated_mask(), np.zeros((len(data), len(final)), bool)
     order = {name: label for label, name in enumerate(final)}
     for label, name in enumerate(names):
         if name in order:
@@ -77,24 +77,26 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
     return after
 
 
-def open_class(data: Annotations, name: str) -> Annotations:
+def ignore_class(data: Annotations, name: str) -> Annotations:
     """Returns data without the class `name`, whose boxes become open regions for all other classes.
 
     For a class that was not looked for in the image there is no region: its boxes would tell that it was."""
     label, image = data.classes.index(name), data.image_of_boxes()
     others = np.delete(np.arange(len(data.classes)), label)
     regions = np.flatnonzero(data.labels == label)
-    are_open = data.are_looked_for()[image[regions]][:, others]  # [regions, others]
+    are_ignored = data.annotated_mask()[image[regions]][:, others]  # [regions, others]
     counts = np.ones(len(data.labels), np.int64)
-    counts[regions] = are_open.sum(1)
+    counts[regions] = are_ignored.sum(1)
     rows = np.repeat(np.arange(len(data.labels)), counts)
     new = data.with_rows(rows, np.concatenate([[0], np.cumsum(counts)])[data.starts])
     repeated = data.labels[rows] == label
     labels = new.labels.copy()
-    labels[repeated] = others[np.nonzero(are_open)[1]]
-    is_open = repeated if new.is_open is None else new.is_open | repeated
+    labels[repeated] = others[np.nonzero(are_ignored)[1]]
+    is_ignored = repeated if new.is_ignored is None else new.is_ignored | repeated
     text = f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {len(regions)}"
-    new = replace(new, labels=labels, crowd=new.crowd | repeated, is_open=is_open, notes=(*data.notes, one_line(text)))
+    new = replace(
+        new, labels=labels, crowd=new.crowd | repeated, is_ignored=is_ignored, notes=(*data.notes, one_line(text))
+    )
     kept = tuple(data.classes[other] for other in others)
     return choose_classes(new, kept, {}, select=False, complete=False)
 
@@ -180,9 +182,11 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
-    if any(data.is_open is not None for data in parts):
-        open_or_not = [np.zeros(len(data.labels), bool) if data.is_open is None else data.is_open for data in parts]
-        columns["is_open"] = np.concatenate(open_or_not)
+    if any(data.is_ignored is not None for data in parts):
+        ignored_or_not = [
+            np.zeros(len(data.labels), bool) if data.is_ignored is None else data.is_ignored for data in parts
+        ]
+        columns["is_ignored"] = np.concatenate(ignored_or_not)
     joined = replace(
         first,
         source=source,
@@ -198,19 +202,19 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )
-    if apart or any(data.looked_for is not None for data in parts):
-        return joined.with_looked_for(_looked_for_of_all(parts, tables, len(classes), apart))
+    if apart or any(data.annotated is not None for data in parts):
+        return joined.with_annotated(_annotated_of_all(parts, tables, len(classes), apart))
     return joined
 
 
-def _looked_for_of_all(
+def _annotated_of_all(
     parts: Sequence[Annotations], tables: Sequence[np.ndarray], num_classes: int, apart: bool
 ) -> np.ndarray:
     """Returns the classes that were looked for in the images of all parts, bool [N, C]. `tables`: classes of each part."""
     masks = []
     for data, table in zip(parts, tables, strict=True):
         mask = np.full((len(data), num_classes), not apart)
-        mask[:, table] = data.are_looked_for()
+        mask[:, table] = data.annotated_mask()
         masks.append(mask)
     return np.concatenate(masks)
 

@@ -14,9 +14,9 @@ from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations, Sample
 from datasets.transforms import placement
+from utils.ignore_regions import IgnoreRegions, moved
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
-from utils.unknown import Unknown, moved
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
 TRIALS = 64  # samples in which extra_augment is tried before a training, if all of them lose their objects
@@ -42,7 +42,7 @@ class Item(NamedTuple):
     labels: np.ndarray  # int64 [n]
     index: int
     transform: np.ndarray  # float32 [6]: a `utils.images.LetterboxTransform`; zeros for an augmented sample
-    unknown: Unknown | None = None  # what is not known about it; None: everything is known
+    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in the image
 
 
 class Batch(NamedTuple):
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     labels: Tensor  # int64 [B, M], -1 where there is no box
     ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
     transforms: Tensor  # float32 [B, 6] letterbox transforms, see Item.transform
-    unknown: Unknown | None = None  # what is not known about the images; None: everything is known
+    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in all images
 
     @property
     def size(self) -> tuple[int, int]:
@@ -61,10 +61,9 @@ class Batch(NamedTuple):
         return tuple(self.images.shape[-2:])
 
     @property
-    def targets(self) -> tuple:
-        """Returns the arguments of a criterion after the predictions: boxes, labels, size, and what is unknown if anything is."""
-        known = (self.boxes, self.labels, self.size)
-        return known if self.unknown is None else (*known, self.unknown)
+    def targets(self) -> tuple[Tensor, Tensor, tuple[int, int], IgnoreRegions | None]:
+        """Returns the arguments of a criterion after the predictions: boxes, labels, size, and the ignore regions."""
+        return self.boxes, self.labels, self.size, self.ignore
 
     def __reduce__(self):
         """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
@@ -82,15 +81,15 @@ class Batch(NamedTuple):
 
     def _each(self, function: Callable):
         """Returns the batch with the result of a function for each tensor or array."""
-        unknown = None if self.unknown is None else Unknown(*map(function, self.unknown))
-        return Batch(*map(function, self[:5]), unknown)
+        ignore = None if self.ignore is None else IgnoreRegions(*map(function, self.ignore))
+        return Batch(*map(function, self[:5]), ignore)
 
 
 def _batch_of(images: tuple, *others) -> Batch:
-    *arrays, unknown = others
-    if unknown is not None:
-        unknown = Unknown(*map(torch.from_numpy, unknown))
-    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, arrays), unknown)
+    *arrays, ignore = others
+    if ignore is not None:
+        ignore = IgnoreRegions(*map(torch.from_numpy, ignore))
+    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, arrays), ignore)
 
 
 @lru_cache(maxsize=4)
@@ -138,8 +137,8 @@ class DetectionDataset(torch.utils.data.Dataset):
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))
         keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
-        unknown = moved(self.annotations.unknown_of(index), np.eye(2, 3) / (reduction or 1))
-        return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64), unknown)
+        ignore = moved(self.annotations.ignore_regions_of(index), np.eye(2, 3) / (reduction or 1))
+        return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64), ignore)
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
         """Returns by how much to reduce an image that a sample shows at up to `largest` times its letterboxed size."""
@@ -156,13 +155,13 @@ class DetectionDataset(torch.utils.data.Dataset):
             boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
             return Item(image, boxes, labels, key.index, np.zeros(6, np.float32))
         if self.augment is not None:
-            image, boxes, labels, unknown = self._training_sample(key)
-            return Item(image, boxes, labels, key.index, np.zeros(6, np.float32), unknown)
+            image, boxes, labels, ignore = self._training_sample(key)
+            return Item(image, boxes, labels, key.index, np.zeros(6, np.float32), ignore)
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
-        unknown = moved(sample.unknown, placement(transform, mirrored=False))
-        return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), unknown)
+        ignore = moved(sample.ignore, placement(transform, mirrored=False))
+        return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), ignore)
 
     def _training_sample(self, key: Key) -> Sample:
         epoch, position, index, size = key
@@ -185,27 +184,27 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
-            image, boxes, labels, unknown = sample
-            before = None if unknown is None else (image.copy(), boxes.copy())
+            image, boxes, labels, ignore = sample
+            before = None if ignore is None else (image.copy(), boxes.copy())
             result = self.extra_augment(image, boxes, labels, rng)
             try:
                 sample = checked_sample(result, size, len(self.annotations.classes))
             except ValueError as error:
                 raise ValueError(f"{self.annotations.path(index)}: {error}") from error
             if before is not None:
-                sample = sample._replace(unknown=after_augment(unknown, *before, sample))
+                sample = sample._replace(ignore=after_augment(ignore, *before, sample))
         return sample
 
 
-def after_augment(unknown: Unknown, image: np.ndarray, boxes: np.ndarray, after: Sample) -> Unknown:
-    """Returns what is unknown after `extra_augment`, which made the sample `after` of `image` and `boxes [n, 4]`.
+def after_augment(ignore: IgnoreRegions, image: np.ndarray, boxes: np.ndarray, after: Sample) -> IgnoreRegions:
+    """Returns the ignore regions after `extra_augment`, which made the sample `after` of `image` and `boxes [n, 4]`.
 
-    It does not get the places. If it moved the boxes, or changed an image without boxes to tell, what is unknown somewhere is
+    It does not get the places. If it moved the boxes, or changed an image without boxes to tell, what is ignored somewhere is
     so everywhere."""
     stayed = boxes.shape == after.boxes.shape and np.abs(boxes - after.boxes).max(initial=0) <= 1
     if not len(boxes):
         stayed = stayed and np.array_equal(image, after.image)
-    return unknown if stayed else unknown.spread()
+    return ignore if stayed else ignore.spread()
 
 
 def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
@@ -312,21 +311,24 @@ def collate(items: list[Item]) -> Batch:
     images = shared_memory.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
     ids = torch.tensor([item.index for item in items], dtype=torch.int64)
     transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 6))
-    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, _batched([item.unknown for item in items]))
+    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, _batched([item.ignore for item in items]))
 
 
-def _batched(parts: list[Unknown | None]) -> Unknown | None:
+def _batched(parts: list[IgnoreRegions | None]) -> IgnoreRegions | None:
     """Returns tensors float32 [B, R, 2, 3] and bool [B, R, C] of the images of a batch; None if everything is known."""
     present = [part for part in parts if part is not None]
     if not present:
         return None
-    most, num_classes = max(len(part.places) for part in present), present[0].classes.shape[1]
-    places, classes = torch.zeros(len(parts), most, 2, 3), torch.zeros(len(parts), most, num_classes, dtype=torch.bool)
+    max_regions, num_classes = max(len(part.regions) for part in present), present[0].classes.shape[1]
+    regions, classes = (
+        torch.zeros(len(parts), max_regions, 2, 3),
+        torch.zeros(len(parts), max_regions, num_classes, dtype=torch.bool),
+    )
     for b, part in enumerate(parts):
         if part is not None:
-            places[b, : len(part.places)] = torch.from_numpy(part.places)
-            classes[b, : len(part.places)] = torch.from_numpy(part.classes)
-    return Unknown(places, classes)
+            regions[b, : len(part.regions)] = torch.from_numpy(part.regions)
+            classes[b, : len(part.regions)] = torch.from_numpy(part.classes)
+    return IgnoreRegions(regions, classes)
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of dataset.epoch_order

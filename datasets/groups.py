@@ -16,11 +16,11 @@ from utils.config import ConfigError
 FOLDERS = "folders"  # the word for split_by=: each folder is a group
 
 _ROBOFLOW = re.compile(r"_[A-Za-z]+\.rf\.\w+$")  # the end of clip_01_jpg.rf.2f31 in its exports
-MOST_VERSIONS = 50  # of one image in its exports; a name with more of them is not of one image
+MAX_VERSIONS = 50  # of one image in its exports; a name with more of them is not of one image
 _VIDEO = re.compile(r"(?<![a-z])(video|vid|clip|movie|frame|scene|sequence|seq|mp4|mov|avi|mkv)s?(?![a-z])", re.I)
 RANDOM_PAIRS = 2000  # of images, to see how much two images of the data differ
 SIMILAR = 0.75  # of the median distance of random pairs: below it, images are similar; of numbered photographs 1 % are
-LEAST_SIMILAR = 3  # pairs of neighbors that are similar: fewer may be chance
+MIN_SIMILAR = 3  # pairs of neighbors that are similar: fewer may be chance
 
 
 def check_split_by(split_by: str | None) -> str | None:
@@ -65,7 +65,7 @@ def version_groups(digests: np.ndarray, hashes: np.ndarray, paths: Sequence[str]
     names = [stem.partition(".rf.")[0] if _ROBOFLOW.search(stem) else "" for stem in stems]
     counts = Counter(names)
     versions = [
-        name if name and counts[name] <= MOST_VERSIONS else path for name, path in zip(names, paths, strict=True)
+        name if name and counts[name] <= MAX_VERSIONS else path for name, path in zip(names, paths, strict=True)
     ]
     return with_named(similar_groups(digests, hashes), versions)
 
@@ -106,7 +106,7 @@ def _similar(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.
     rng = np.random.default_rng(0)
     one, other = (rng.integers(0, len(hashes), RANDOM_PAIRS) for hashes in (train, val))
     similar = bits_apart(train[rows], val[val_rows]) < SIMILAR * np.median(bits_apart(train[one], val[other]))
-    return similar & (similar.sum() >= max(LEAST_SIMILAR, len(rows) / 2))
+    return similar & (similar.sum() >= max(MIN_SIMILAR, len(rows) / 2))
 
 
 def _numbered(path: str) -> tuple[str, int] | None:

@@ -17,8 +17,8 @@ from datasets.transforms import (
     random_upside_down,
     shift_colors,
 )
+from utils.ignore_regions import joined, move, moved, quarter
 from utils.images import FILL, fit
-from utils.unknown import joined, move, moved, quarter
 
 CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the input size, in input sides (YOLOX)
 MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relative to its letterboxed size (YOLOX)
@@ -37,7 +37,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
     mirrored = rng.random(4) < settings.flip
     upside_down = random_upside_down(rng, 4, settings)
     output = np.full((height, width, 3), FILL, np.uint8)
-    parts, unknowns = [], []
+    parts, ignored = [], []
     for i, sample in enumerate(samples):
         high, wide = sample.image.shape[:2]
         fitted, _ = fit(wide, high, size, kind)
@@ -52,19 +52,19 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
             y1, y2 = high - y2, high - y1
         matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i], upside_down[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
-        unknown = moved(sample.unknown, matrix)
-        if unknown is not None:
+        ignore = moved(sample.ignore, matrix)
+        if ignore is not None:
             place = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
-            unknowns.append(unknown.within(move(place, affine)))
+            ignored.append(ignore.within(move(place, affine)))
     shift_colors(output, rng, settings.hsv)
     boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Sample(output, boxes, labels, joined(unknowns))
+    return Sample(output, boxes, labels, joined(ignored))
 
 
 def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes.
 
-    What is unknown in one of the two images is unknown there in the result."""
+    What is ignored in one of the two images is ignored there in the result."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
     fitted, _ = fit(wide, high, size, kind)
@@ -81,7 +81,7 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, s
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
     boxes, labels = np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels])
-    return Sample(image, boxes, labels, joined([sample.unknown, moved(second.unknown, matrix)]))
+    return Sample(image, boxes, labels, joined([sample.ignore, moved(second.ignore, matrix)]))
 
 
 def make_sample(

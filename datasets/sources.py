@@ -19,7 +19,7 @@ from utils.config import ConfigError
 from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
-MOST_FOLDS = 1000
+MAX_FOLDS = 1000
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -51,8 +51,8 @@ def division_of(val: str) -> Division | None:
         return None
     if fold := re.fullmatch(r"(\d{1,9})/(\d{1,9})", val):
         number, count = map(int, fold.groups())
-        if not 1 <= number <= count or not 2 <= count <= MOST_FOLDS:
-            example = f"val=1/5, val=2/5, ..., val=5/5, of at most {MOST_FOLDS}"
+        if not 1 <= number <= count or not 2 <= count <= MAX_FOLDS:
+            example = f"val=1/5, val=2/5, ..., val=5/5, of at most {MAX_FOLDS}"
             raise ConfigError(f"val={val}: a fold of a cross-validation is written {example}")
         return Division(f"val={val}", (1 / count,) * count, number - 1)
     try:

@@ -135,7 +135,7 @@ def file_name(split: str, data: Annotations) -> str:
 
 
 def _is_json(data: Annotations) -> bool:
-    return data.is_coco or data.is_partly_unknown
+    return data.is_coco or data.is_partly_annotated
 
 
 def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:

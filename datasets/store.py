@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from utils.boxes import area, clip, xyxy_to_xywh
+from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image
 from utils.images import read_image
 from utils.text import amount, first_names
-from utils.unknown import Unknown, joined, of_boxes, of_image
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 MAX_HINTS = 2000  # classes among which the nearest name is looked for
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     image: np.ndarray  # uint8 [H, W, 3] BGR
     boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
     labels: np.ndarray  # int64 [n]
-    unknown: Unknown | None = None  # what is not known about it; None: everything is known
+    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in the image
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,8 @@ class Annotations:
     value_range: ValueRange | None = None  # the values of 16-bit images that become 0 and 255
     is_coco: bool = False  # ids and areas come from a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
-    looked_for: np.ndarray | None = None  # [N, C] packed by `np.packbits`: classes that were looked for; None: all
-    is_open: np.ndarray | None = None  # bool [K] crowd regions in which their class is not known; None: none
+    annotated: np.ndarray | None = None  # [N, C] packed by `np.packbits`: annotated classes of each image; None: all
+    is_ignored: np.ndarray | None = None  # bool [K] crowd regions that are ignore regions of their class; None: none
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -107,7 +107,7 @@ class Annotations:
         digest = hashlib.blake2b(digest_size=6)
         for name in ("sizes", "starts", "boxes", "labels", "crowd", "category_ids", "image_ids"):
             digest.update(np.ascontiguousarray(getattr(self, name)))
-        for column in (self.looked_for, self.is_open):
+        for column in (self.annotated, self.is_ignored):
             if column is not None:
                 digest.update(np.ascontiguousarray(column))
         for index in range(len(self)):
@@ -141,37 +141,37 @@ class Annotations:
         rows = slice(self.starts[index], self.starts[index + 1])
         return self.boxes[rows], self.labels[rows], self.crowd[rows]
 
-    def are_looked_for(self) -> np.ndarray:
+    def annotated_mask(self) -> np.ndarray:
         """Returns which classes were looked for in each image, bool [N, C]."""
-        if self.looked_for is None:
+        if self.annotated is None:
             return np.ones((len(self), len(self.classes)), bool)
-        return np.unpackbits(self.looked_for, axis=1, count=len(self.classes)).astype(bool)
+        return np.unpackbits(self.annotated, axis=1, count=len(self.classes)).astype(bool)
 
-    def absent_classes(self) -> np.ndarray:
+    def verified_negatives(self) -> np.ndarray:
         """Returns which classes were looked for in each image, and have no box in it, bool [N, C]."""
-        absent = self.are_looked_for()
+        absent = self.annotated_mask()
         absent[self.image_of_boxes(), self.labels] = False
         return absent
 
     @property
-    def is_partly_unknown(self) -> bool:
+    def is_partly_annotated(self) -> bool:
         """Whether anything is not known about an image; of the formats that the program writes, only COCO JSON can tell it."""
-        return self.looked_for is not None or self.is_open is not None
+        return self.annotated is not None or self.is_ignored is not None
 
-    def with_looked_for(self, are_looked_for: np.ndarray) -> "Annotations":
+    def with_annotated(self, annotated_mask: np.ndarray) -> "Annotations":
         """Returns the same images with the classes that were looked for in each of them, bool [N, C]."""
-        return replace(self, looked_for=None if are_looked_for.all() else np.packbits(are_looked_for, axis=1))
+        return replace(self, annotated=None if annotated_mask.all() else np.packbits(annotated_mask, axis=1))
 
-    def unknown_of(self, index: int) -> Unknown | None:
+    def ignore_regions_of(self, index: int) -> IgnoreRegions | None:
         """Returns what is not known about an image, in its pixels: classes not looked for, and open regions."""
         parts = []
-        if self.looked_for is not None:
-            missing = ~np.unpackbits(self.looked_for[index], count=len(self.classes)).astype(bool)
+        if self.annotated is not None:
+            missing = ~np.unpackbits(self.annotated[index], count=len(self.classes)).astype(bool)
             if missing.any():
                 parts.append(of_image(missing))
-        if self.is_open is not None:
+        if self.is_ignored is not None:
             first, last = self.starts[index : index + 2]
-            rows = first + np.flatnonzero(self.is_open[first:last])
+            rows = first + np.flatnonzero(self.is_ignored[first:last])
             if len(rows):
                 boxes, (height, width) = self.boxes[rows], self.sizes[index]
                 if height and width:  # in a mosaic, what is outside of the image belongs to other images
@@ -192,7 +192,7 @@ class Annotations:
         return np.abs(self.areas - boxes) > 1e-3 * boxes  # less is rounding
 
     @property
-    def most_boxes(self) -> int:
+    def max_boxes(self) -> int:
         """The largest number of boxes in an image, without crowd regions, which are not trained on."""
         return int(np.bincount(self.image_of_boxes()[~self.crowd], minlength=1).max())
 
@@ -221,7 +221,7 @@ class Annotations:
             digests=None if self.digests is None else self.digests[indices],
             hashes=None if self.hashes is None else self.hashes[indices],
             limits=None if self.limits is None else self.limits[indices],
-            looked_for=None if self.looked_for is None else self.looked_for[indices],
+            annotated=None if self.annotated is None else self.annotated[indices],
         )
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":
@@ -231,22 +231,22 @@ class Annotations:
     def with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
         """Returns the same images with the boxes `rows`, of which image i has starts[i]:starts[i + 1]."""
         columns = {name: getattr(self, name)[rows] for name in ("boxes", "labels", "crowd", "areas", "box_lines")}
-        is_open = None if self.is_open is None else self.is_open[rows]
-        return replace(self, starts=starts, is_open=is_open, **columns)
+        is_ignored = None if self.is_ignored is None else self.is_ignored[rows]
+        return replace(self, starts=starts, is_ignored=is_ignored, **columns)
 
     def coco(self) -> dict[str, Any]:
         """Returns a COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
         image_ids, category_ids = self.image_ids[self.image_of_boxes()], self.category_ids[self.labels]
         columns = [image_ids, category_ids, xyxy_to_xywh(self.boxes), self.areas, self.crowd.astype(int)]
         keys = ["id", "image_id", "category_id", "bbox", "area", "iscrowd"]
-        if self.is_open is not None:
-            columns.append(self.is_open.astype(int))
+        if self.is_ignored is not None:
+            columns.append(self.is_ignored.astype(int))
             keys.append("open")
         rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
         rows_of_images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
         images = [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in rows_of_images]
-        if self.looked_for is not None:
-            for image, absent in zip(images, self.absent_classes(), strict=True):
+        if self.annotated is not None:
+            for image, absent in zip(images, self.verified_negatives(), strict=True):
                 image["neg_category_ids"] = self.category_ids[absent].tolist()
         categories = zip(self.category_ids.tolist(), self.classes, strict=True)
         return {

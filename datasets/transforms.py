@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from datasets.store import Sample
+from utils.ignore_regions import moved
 from utils.images import AREA_BELOW, FILL, LetterboxTransform, fit, letterbox, shrink
-from utils.unknown import moved
 
 Size = tuple[int, int]  # height, width
 Range = tuple[float, float]  # from, to
@@ -54,7 +54,7 @@ class Augment:
         return cls(mosaic, mixup, flip, rotation, scale, translate, 0.4 * rotation, hsv, flip_vertical)
 
     @property
-    def most_images(self) -> int:
+    def max_images_per_sample(self) -> int:
         """The largest number of images that a training sample is made of."""
         images = 1
         if self.mosaic > 0:
@@ -257,4 +257,4 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
         output = np.full((*size, 3), FILL, np.uint8)
         boxes, labels = paint(output, sample, matrix)
         shift_colors(output, rng, settings.hsv)
-    return Sample(output, boxes, labels, moved(sample.unknown, matrix))
+    return Sample(output, boxes, labels, moved(sample.ignore, matrix))

@@ -88,13 +88,13 @@ def _compare_head(
     """
     differences, wrong = [], []
     best = scores.max(1)
-    least_score = best - tolerance.scores  # of the boxes in the file, whichever class is the best one there
+    min_score = best - tolerance.scores  # of the boxes in the file, whichever class is the best one there
     own = scores[:, detections[:, 5].astype(int) - first]  # of each box for the class of each detection, [n, m]
     free = np.ones(len(boxes), bool)  # without a partner so far
     compared = detections[:, 4] >= limits.confidence
     for i, row in enumerate(detections):
         box, score = np.abs(boxes - row[:4]).max(1), np.abs(own[:, i] - row[4])
-        near = free & (row[4] >= least_score) & (box <= tolerance.boxes) & (score <= tolerance.scores)
+        near = free & (row[4] >= min_score) & (box <= tolerance.boxes) & (score <= tolerance.scores)
         if near.any():
             nearest = int(np.where(near, box, np.inf).argmin())
             free[nearest] = False
@@ -113,8 +113,8 @@ def _compare_head(
     least = max([limits.confidence, *(score + 2 * tolerance.scores for score in last_scores)])
     alone = free & (best >= least)
     enough = max(limits.nms_iou - tolerance.nms_iou, 0.0)
-    possible = own[alone] >= least_score[alone, None] - tolerance.scores  # may be the best class in the file
-    as_good = possible & (detections[:, 4] >= least_score[alone, None])
+    possible = own[alone] >= min_score[alone, None] - tolerance.scores  # may be the best class in the file
+    as_good = possible & (detections[:, 4] >= min_score[alone, None])
     removed = (as_good & (_overlaps(boxes[alone], detections[:, :4]) > enough)).any(1)
     missing = np.flatnonzero(alone)[~removed]
     labels = first + scores[missing].argmax(1)

@@ -57,7 +57,7 @@ class Window(NamedTuple):
     labels: np.ndarray  # [0]
     index: int  # of the image
     transform: np.ndarray  # float32 [6]: letterbox transform of the window
-    unknown: None = None  # metrics take it from the annotations
+    ignore: None = None  # metrics take it from the annotations
 
 
 class TiledDataset(torch.utils.data.Dataset):

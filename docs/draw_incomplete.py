@@ -15,7 +15,7 @@ from datasets.store import Sample
 from nets.coder import encode_dfl, grid
 from nets.losses import YOLOv9Criterion
 from nets.yolov9 import Predictions
-from utils.unknown import Unknown, of_boxes, of_image
+from utils.ignore_regions import IgnoreRegions, of_boxes, of_image
 
 SIDE = 320  # pixels of the sample
 STRIDES = (16, 32)  # the anchor points of stride 8 would hide the image
@@ -57,7 +57,7 @@ def gradients(sample: Sample) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     distances = encode_dfl(targets[nearest], cells, strides).clamp(0, BINS - 1).round().long()
     boxes = 9.0 * one_hot(distances, BINS).flatten(1)[None]
     scores = torch.full((1, len(cells), len(demo.CLASSES)), -2.0, requires_grad=True)
-    unknown = Unknown(*(torch.from_numpy(part)[None] for part in sample.unknown))
+    unknown = IgnoreRegions(*(torch.from_numpy(part)[None] for part in sample.ignore))
     labeled = targets[None], torch.from_numpy(sample.labels)[None]
     YOLOv9Criterion(STRIDES)(Predictions(boxes, scores), *labeled, (SIDE, SIDE), unknown)["total"].backward()
     return points.numpy(), strides.numpy(), scores.grad[0].numpy()
@@ -80,7 +80,7 @@ def main(output: Path) -> None:
         axes.set(xlim=(0, SIDE), ylim=(SIDE, 0), xticks=[], yticks=[])
     for x1, y1, x2, y2 in sample.boxes:
         first.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="white", linewidth=2))
-    for place, classes in zip(*sample.unknown, strict=True):
+    for place, classes in zip(*sample.ignore, strict=True):
         name = "open" if classes.all() else demo.CLASSES[classes.argmax()]
         first.add_patch(Polygon(corners(place), facecolor=COLORS[name], alpha=0.45, edgecolor="none"))
         text = "open region" if name == "open" else f"no one looked\nfor a {name}"

@@ -20,7 +20,7 @@ COLORS = ("#d5e3f0", "#f6e3c5", "#e9ecef")
 def main(output: Path) -> None:
     """Writes the drawing."""
     cfg = train.Config(freeze_epochs=FREEZE_EPOCHS)
-    rates = Rates(cfg, pretrained=True, likeness=0.0)
+    rates = Rates(cfg, pretrained=True, domain_similarity=0.0)
     course = Course(cfg, IMAGES, rates, TimeBudget(hours=0), Schedule)
     plan, schedule = course.plan, course.schedule
 

@@ -167,7 +167,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""
         return {
-            "most_epochs": self.longest.epochs if self._chooses_epochs else 0,
+            "max_epochs": self.longest.epochs if self._chooses_epochs else 0,
             "warmup_epochs": self.warmup_epochs,
             "no_aug_epochs": self.no_aug_epochs,
             "budget": self.budget.state_dict() if self.budget.limit else None,
@@ -176,8 +176,8 @@ class Course:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a `state_dict`: the lengths and the time of a saved run, which may now have other numbers of epochs."""
         self._lengths = state["warmup_epochs"], state["no_aug_epochs"]
-        if self._chooses_epochs and state["most_epochs"]:
-            self.longest = self.longest.cut(state["most_epochs"])
+        if self._chooses_epochs and state["max_epochs"]:
+            self.longest = self.longest.cut(state["max_epochs"])
         if state["budget"]:
             self.budget.load_state_dict(state["budget"])
         self._begin(self.longest.epochs)

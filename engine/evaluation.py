@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine.optimizer import Updater
-from engine.rates import likeness_of
+from engine.rates import domain_similarity_of
 from engine.time_budget import TimeBudget
 from metrics.coco import class_thresholds, coco_metrics, to_coco
 from nets import Pretraining
@@ -71,7 +71,8 @@ def evaluate(
 class Initial:
     """The evaluation of the initial weights before training (epoch 0), if they were trained on classes of the data.
 
-    `row`: the row of the log, empty without an evaluation. `likeness`: see `likeness_of`. `expected`: the mAP50-95 of the
+    `row`: the row of the log, empty without an evaluation. `domain_similarity`: see `domain_similarity_of`.
+    `expected`: the mAP50-95 of the
     weights on images like those of their training. `criterion`: see `evaluate`.
     """
 
@@ -87,13 +88,13 @@ class Initial:
     ):
         self.pretrained = pretraining is not None
         self.row: dict[str, Any] = {}
-        self.likeness = 0.0
+        self.domain_similarity = 0.0
         if self.pretrained and pretraining.known > 0:
             budget.lap()
             metrics = evaluate(model, loader, ranks, criterion)
             self.row = {"epoch": 0} | evaluation_row(metrics, model.first_class)
             budget.lap("evaluation")
-            self.likeness = likeness_of(pretraining, self.row["AP"], expected)
+            self.domain_similarity = domain_similarity_of(pretraining, self.row["AP"], expected)
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
 from utils.text import aligned, amount, in_points, metric
 
-MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
-MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
-MOST_ROWS = 20  # of the table of classes
+MAX_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
+MAX_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
+MAX_ROWS = 20  # of the table of classes
 LIMITS = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}  # the defaults of evaluate.py
 CONFIDENCE, WORST = 0.3, 16  # as in evaluate.py: least score in the error analysis, number of the worst images
 COLUMNS = {"AP50-95": "AP", "AP50": "AP50", "precision": "precision", "recall": "recall", "threshold": "threshold"}
@@ -33,7 +33,7 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
     data, path = loader.dataset.annotations, folder / "best.pt"
     if not ranks.on_main(path.exists):
         return [f"report      none: {path} is missing"]
-    if not ranks.on_main(lambda: seconds <= MOST_SECONDS and len(data) <= MOST_IMAGES):
+    if not ranks.on_main(lambda: seconds <= MAX_SECONDS and len(data) <= MAX_IMAGES):
         why = f"{amount(len(data), 'validation image')}, {seconds:.0f} s"
         return [f"report      python evaluate.py checkpoint={quote(str(path))}   # takes too long here: {why}"]
     if ranks.is_main:
@@ -89,7 +89,7 @@ def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str,
     names = sorted((name for name, row in per_class.items() if row["boxes"]), key=lambda name: -per_class[name]["AP"])
     if not names:
         return []
-    rest, half = len(names) - MOST_ROWS, MOST_ROWS // 2
+    rest, half = len(names) - MAX_ROWS, MAX_ROWS // 2
     rows = [("class", "images", "boxes", *COLUMNS)]
     for name in names if rest <= 0 else [*names[:half], *names[-half:]]:
         cells = [metric(column, per_class[name][column]) for column in COLUMNS.values()]

@@ -14,7 +14,7 @@ from utils.config import ConfigError
 from utils.processes import Ranks
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
-MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
+MAX_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
 MIN_STEPS = 50  # steps per epoch that an automatically chosen batch leaves, unless it has fewer images than MIN_IMAGES
 MIN_IMAGES = 8  # images per step, the default of train.py
 TOO_LARGE = re.compile(
@@ -132,7 +132,7 @@ def choose_batch_sizes(
     """
     chosen, gpus = {}, number_of_gpus(ranks)
     of_step = min(length, max(length // MIN_STEPS, MIN_IMAGES))
-    limit = min(MOST_IMAGES, max(of_step // (gpus * accumulate), 1))
+    limit = min(MAX_IMAGES, max(of_step // (gpus * accumulate), 1))
     for name, size in sizes.items():
         if size:
             chosen[name] = size

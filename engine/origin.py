@@ -99,7 +99,16 @@ class Origin:
     def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
         """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
         cfg, log = self.written, self.ranks.log
-        names = ("classes", "merge", "image_root", "bad_boxes", "bad_images", "split_by", "all_labeled", "open_regions")
+        names = (
+            "classes",
+            "merge",
+            "image_root",
+            "bad_boxes",
+            "bad_images",
+            "split_by",
+            "all_labeled",
+            "ignore_regions",
+        )
         options = read_options(**{name: getattr(cfg, name) for name in names})
         if self.trained is None:
             return read_data(cfg.train, cfg.val, cfg.split_seed, options, log)

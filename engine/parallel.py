@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from datasets.loader import SIZE_STEP
 from utils.config import ConfigError
+from utils.ignore_regions import IgnoreRegions
 from utils.processes import Ranks
-from utils.unknown import Unknown
 
 EXACT_FROM = 4096  # pixels per channel in a batch, from which on a single process corrects the statistics of batch norm
 
@@ -240,12 +240,16 @@ def compile_criterion(criterion: Callable) -> Callable:
     compiled = torch.compile(criterion.__call__)  # epochs share what was compiled: it belongs to the code of the method
 
     def padded(
-        predictions: Sequence[Tensor], boxes: Tensor, labels: Tensor, size: tuple[int, int], *unknown: Unknown
+        predictions: Sequence[Tensor],
+        boxes: Tensor,
+        labels: Tensor,
+        size: tuple[int, int],
+        ignore: IgnoreRegions | None = None,
     ) -> dict[str, Tensor]:
         missing = max(0, 2 - boxes.shape[1])  # 0 and 1 would be compiled apart; a row of label -1 changes nothing
         boxes, labels = F.pad(boxes, (0, 0, 0, missing)), F.pad(labels, (0, missing), value=-1)
         torch._dynamo.maybe_mark_dynamic(boxes, 1)
         torch._dynamo.maybe_mark_dynamic(labels, 1)
-        return compiled(predictions, boxes, labels, size, *unknown)
+        return compiled(predictions, boxes, labels, size, ignore)
 
     return padded

@@ -14,12 +14,12 @@ LOWEST_RATE = 1 / 32  # factor of the usual learning rate on images like the tra
 class Rates:
     """The owner of the learning rates: the values that `cfg` (the constants of train.py) gives, defaults for the others.
 
-    `pretrained`: whether the run starts from weights. `likeness`: see `likeness_of`. `power` and `max_images` scale a rate with
-    the images per step, see `Schedule`. `clip` is the largest norm of the gradients; 0: any norm. See docs/constants.md. In a
+    `pretrained`: whether the run starts from weights. `domain_similarity`: see `domain_similarity_of`. `power` and `max_images`
+    scale a rate with the images per step, see `Schedule`. `clip` is the largest norm of the gradients; 0: any norm. See docs/constants.md. In a
     resumed run, `cfg` has the rates that it chose before (`Origin.completed`).
     """
 
-    def __init__(self, cfg: Any, pretrained: bool, likeness: float):
+    def __init__(self, cfg: Any, pretrained: bool, domain_similarity: float):
         sgd = nets.sgd_defaults(cfg.model)
         self.usual = usual_rate(cfg.optimizer, sgd)
         if cfg.optimizer == "sgd":
@@ -33,7 +33,7 @@ class Rates:
         self.clip = MAX_GRADIENT_NORM if clips else 0.0
         self.weight_decay = given_or(cfg.weight_decay, decay)
         # The less there is to learn, the more a high rate makes the network forget.
-        rate = max(self.usual * LOWEST_RATE**likeness, cfg.min_learning_rate or 0.0)
+        rate = max(self.usual * LOWEST_RATE**domain_similarity, cfg.min_learning_rate or 0.0)
         self.learning_rate = given_or(cfg.learning_rate, rate)
         self.min_learning_rate = given_or(cfg.min_learning_rate, self.learning_rate / 20)
 
@@ -62,7 +62,7 @@ def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
     return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
 
 
-def likeness_of(pretraining: Pretraining, mean_ap: float, expected: float) -> float:
+def domain_similarity_of(pretraining: Pretraining, mean_ap: float, expected: float) -> float:
     """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
 
     `mean_ap`: the mAP50-95 of the weights on the validation data before training. `expected`: the mAP50-95 that official

@@ -160,7 +160,7 @@ def require_space(folder: Path, updater: Updater) -> None:
 
     `folder`: of the run to resume, whose files are replaced, or the one in which a run folder will be made.
     """
-    best, last = least_bytes(updater)
+    best, last = min_bytes(updater)
     needed = last  # a save writes a whole file before it replaces the old one
     needed += sum(size for name, size in (("best.pt", best), ("last.pt", last)) if not (folder / name).exists())
     disk = shutil.disk_usage(next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()))
@@ -172,7 +172,7 @@ def require_space(folder: Path, updater: Updater) -> None:
         )
 
 
-def least_bytes(updater: Updater) -> tuple[int, int]:
+def min_bytes(updater: Updater) -> tuple[int, int]:
     """Returns the least sizes of best.pt and last.pt, in bytes: the tensors that they hold."""
     weights = sum(tensor.nbytes for tensor in updater.model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in updater.parameters)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
-LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
+MIN_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
 ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
 
 
@@ -91,7 +91,7 @@ def usual_warmup(plan: Plan) -> float:
     """Returns the default length of the warm-up in epochs: 100 steps or an epoch, but at most a tenth of the run."""
     total = plan.total_steps
     steps = min(max(100, plan.steps_before(1)), total / 10)
-    return plan.position(min(max(steps, LEAST_WARMUP), total))
+    return plan.position(min(max(steps, MIN_WARMUP), total))
 
 
 def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:

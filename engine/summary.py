@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.box_sizes import advice, sides_at
-from datasets.mirrored import mirrored_classes
+from datasets.flips import mirrored_classes
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
 from engine.course import Course
@@ -26,7 +26,7 @@ from utils.text import aligned, amount, brief, in_points
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
-MOST_CLASSES = 10  # in the table of the data
+MAX_CLASSES = 10  # in the table of the data
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
 
 
@@ -94,7 +94,7 @@ def initial_text(initial: Initial, rates: Rates, is_chosen: bool) -> str:
     if not initial.row:
         return ""
     lines = [f"initial    mAP50-95 {in_points(initial.row['AP'])} on the validation data before training (epoch 0)"]
-    if is_chosen and initial.likeness > 0:
+    if is_chosen and initial.domain_similarity > 0:
         lines.append(
             f"           The images look like those that the official weights were trained on, so the learning rate is "
             f"{rates.learning_rate:.3g}.\n           The usual rate, learning_rate={rates.usual:g}, would make the network "
@@ -180,9 +180,9 @@ def data_text(train, val, first: int = 0) -> str:
     counts = [data.boxes_per_class() for data in (train, val)]
     rows.append(("boxes", *(of_split.sum() for of_split in counts)))
     named = [label for label in range(len(train.classes)) if label >= first or counts[1][label]]
-    if len(named) > MOST_CLASSES:
-        rows.append((f"the {MOST_CLASSES} rarest of {len(named)} classes:", "", ""))
-        named = sorted(named, key=lambda label: counts[0][label])[:MOST_CLASSES]
+    if len(named) > MAX_CLASSES:
+        rows.append((f"the {MAX_CLASSES} rarest of {len(named)} classes:", "", ""))
+        named = sorted(named, key=lambda label: counts[0][label])[:MAX_CLASSES]
     rows += [(f"boxes: {train.classes[label]}", *(of_split[label] for of_split in counts)) for label in named]
     return "\n".join(aligned([("data", "train", "val"), *rows], ("data",)))
 

@@ -192,8 +192,8 @@ def to_coco(parts: Sequence[Sequence[np.ndarray]], annotations) -> list[dict]:
     if not parts:
         return []
     boxes, scores, labels, index = (np.concatenate(part) for part in zip(*parts, strict=True))
-    if annotations.looked_for is not None:
-        counted = annotations.are_looked_for()[index, labels]
+    if annotations.annotated is not None:
+        counted = annotations.annotated_mask()[index, labels]
         boxes, scores, labels, index = boxes[counted], scores[counted], labels[counted], index[counted]
     image_ids = np.asarray(annotations.image_ids)[index]
     order = np.argsort(image_ids, kind="stable")

@@ -19,12 +19,12 @@ from metrics.matches import CORRECT, IGNORED, IOUS, LOW, MAX_DETECTIONS, SIZES, 
 
 RESAMPLES, SEED = 200, 0
 COVERAGE = 95  # percent of the resamples inside an interval
-LEAST_IMAGES = 10  # with boxes; resamples of fewer images are not informative
+MIN_IMAGES = 10  # with boxes; resamples of fewer images are not informative
 RECALLS = np.linspace(0, 1, 101)  # of the COCO metrics
 LIMITS = (1, 10, MAX_DETECTIONS)  # detections per image and class of AR1, AR10, AR100
 BLOCK = 2**20  # approximate number of elements of a temporary array
 
-Interval = tuple[float, float] | None  # low, high; None: fewer than LEAST_IMAGES images have boxes for this metric
+Interval = tuple[float, float] | None  # low, high; None: fewer than MIN_IMAGES images have boxes for this metric
 
 
 def bootstrap(matches: Mapping[str, ClassMatches], images: int) -> tuple[dict[str, Interval], dict[str, Interval]]:
@@ -54,7 +54,7 @@ def _images_with_boxes(matches: Iterable[ClassMatches], size: int) -> int:
 def _interval(values: np.ndarray, images: int) -> Interval:
     """Returns the middle COVERAGE percent of values[1:] without NaN, shifted so that their mean equals values[0]."""
     measured, values = values[0], values[1:][~np.isnan(values[1:])]
-    if images < LEAST_IMAGES or not len(values):
+    if images < MIN_IMAGES or not len(values):
         return None
     ends = np.percentile(values, [50 - COVERAGE / 2, 50 + COVERAGE / 2]) + measured - values.mean()
     low, high = ends.clip(0, 1).tolist()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nets.model import DetectionModel, Part
 from utils.file_checks import MAX_ADDED, CheckpointError
-from utils.unknown import Unknown
+from utils.ignore_regions import IgnoreRegions
 
 _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 
@@ -111,13 +111,13 @@ class NewestCriterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        unknown: Unknown | None = None,
+        ignore: IgnoreRegions | None = None,
     ) -> dict[str, Tensor]:
-        """Computes the losses as the criterion of the family; labels `[B, M]` and `unknown` count all classes of the model."""
+        """Computes the losses as the criterion of the family; labels `[B, M]` and `ignore` count all classes of the model."""
         own = (labels - self.first_class).clamp(min=-1)  # -1: padding
-        if unknown is not None:
-            unknown = unknown._replace(classes=unknown.classes[..., self.first_class :])
-        return self.criterion(predictions[-1], targets, own, image_size, unknown)
+        if ignore is not None:
+            ignore = ignore._replace(classes=ignore.classes[..., self.first_class :])
+        return self.criterion(predictions[-1], targets, own, image_size, ignore)
 
 
 def extended(model: DetectionModel, fresh: DetectionModel) -> ExtendedModel:

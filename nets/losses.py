@@ -2,7 +2,7 @@
 
 Losses are dense and masked, because indexing by a mask would make the host wait for the device.
 
-Where a class is unknown, its score has no loss and so no gradient, except at anchor points matched with a box of the class.
+Where a class is ignored, its score has no loss and so no gradient, except at anchor points matched with a box of the class.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from nets import picodet, ppyoloe, yolov9, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
-from utils.unknown import Unknown
+from utils.ignore_regions import IgnoreRegions
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the released training code
@@ -39,7 +39,7 @@ class YOLOXCriterion:
     processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs. `static`
     changes nothing; see PPYOLOECriterion.
 
-    Objectness is one number for all classes. Where a class is unknown, an anchor point without a box has no BCE(objectness, 0),
+    Objectness is one number for all classes. Where a class is ignored, an anchor point without a box has no BCE(objectness, 0),
     as an object of this class may be there. `_objectness_loss` has terms for the known classes instead.
     benchmarks/results/incomplete.md has the mAP that this costs.
     """
@@ -59,11 +59,11 @@ class YOLOXCriterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        unknown: Unknown | None = None,
+        ignore: IgnoreRegions | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses of a batch from the predictions and the boxes.
 
-        `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width; `unknown`:
+        `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width; `ignore`:
         tensors with what is not known about the images.
         Returns scalars: total (to minimize), box, objectness, class, l1 (if it is on), and positives per box (not a loss).
         """
@@ -71,7 +71,7 @@ class YOLOXCriterion:
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers = (cells + 0.5) * strides[:, None]
-        known = _known_classes(unknown, centers)  # [B, A, C]
+        known = _known_classes(ignore, centers)  # [B, A, C]
         # Most anchor points cannot be positive. Only their objectness counts, so everything else is computed for candidates.
         candidate = candidates(centers, strides, len(self.strides), targets, labels)  # [B, K]
         cells, centers, strides = cells[candidate], centers[candidate], strides[candidate]
@@ -134,14 +134,14 @@ class YOLOv9Criterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        unknown: Unknown | None = None,
+        ignore: IgnoreRegions | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
         raw, classes = at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers, decoded = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        known = _known_classes(unknown, centers)
+        known = _known_classes(ignore, centers)
         match, most = self.assign((decoded, classes, centers, strides, targets, labels), image_size)
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
@@ -217,12 +217,12 @@ class PicoDetCriterion(PPYOLOECriterion):
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        unknown: Unknown | None = None,
+        ignore: IgnoreRegions | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOv9."""
         boxes, alignment, classes = (at_least_float32(x) for x in predictions)
         scores = ppyoloe.Predictions(boxes, picodet.joint_logits(classes, alignment))
-        return super().__call__(scores, targets, labels, image_size, unknown)
+        return super().__call__(scores, targets, labels, image_size, ignore)
 
 
 def _varifocal_negative(logits: Tensor) -> Tensor:
@@ -230,15 +230,15 @@ def _varifocal_negative(logits: Tensor) -> Tensor:
     return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
 
 
-def _known_classes(unknown: Unknown | None, centers: Tensor) -> Tensor | None:
+def _known_classes(ignore: IgnoreRegions | None, centers: Tensor) -> Tensor | None:
     """Returns which classes are known at anchor points `[A, 2]`: bool `[B, A, C]`. None: all of them."""
-    if unknown is None:
+    if ignore is None:
         return None
-    places = unknown.places.to(centers.dtype)
-    moved = centers @ places[..., :2].transpose(-1, -2) + places[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
+    regions = ignore.regions.to(centers.dtype)
+    moved = centers @ regions[..., :2].transpose(-1, -2) + regions[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
     inside = ((moved >= 0) & (moved < 1)).all(-1)
-    classes = unknown.classes.to(centers.dtype)
-    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no place in which it is unknown
+    classes = ignore.classes.to(centers.dtype)
+    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no place in which it is ignored
 
 
 def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:
@@ -247,7 +247,7 @@ def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor
 
 
 def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
-    """Sums BCE(objectness, target). Anchor points without a box and with unknown classes have two other terms.
+    """Sums BCE(objectness, target). Anchor points without a box and with ignored classes have two other terms.
 
     BCE(objectness * share, 0), where `share` is the sum of the probabilities of the known classes divided by that of all
     classes: there is no object of a known class. It is BCE(objectness, 0) if all classes are known, and 0 if none is. Its

@@ -20,7 +20,7 @@ from utils.images import IMAGE_SUFFIXES, fit, into_original, letterbox
 
 BLUR = 0.05  # standard deviation of the blurred copy that the image is compared with, a fraction of the longer side of the input
 STEPS = 4  # points between the blurred copy and the image at which gradients are computed
-MOST = 12  # detections of an image that are drawn, those with the highest scores
+MAX = 12  # detections of an image that are drawn, those with the highest scores
 COLUMNS = 4  # of the contact sheet of an image
 LONGEST = 640  # largest side of a heat map, in pixels
 OPACITY = 0.6  # of the color where the map is 1
@@ -98,7 +98,7 @@ class HeatMaps:
 
     def add(self, folder: Path, name: str, _: str, boxes, labels, scores, image: np.ndarray) -> None:
         """Writes a contact sheet of heat maps to `folder`, highest score first; writes nothing if there are no detections."""
-        best = np.argsort(-np.asarray(scores), kind="stable")[:MOST]
+        best = np.argsort(-np.asarray(scores), kind="stable")[:MAX]
         self.left_out += len(boxes) - len(best)
         if len(best):
             sheet = contact_sheet(self.draw(image, boxes[best], labels[best], scores[best]), COLUMNS)
@@ -110,7 +110,7 @@ class HeatMaps:
     def finish(self, folder: Path) -> None:
         """Prints the number of detections without a heat map."""
         if self.left_out:
-            print(f"{folder}: only the {MOST} best detections of each image, {self.left_out} others have no heat map")
+            print(f"{folder}: only the {MAX} best detections of each image, {self.left_out} others have no heat map")
 
     def log(self, run, dataset, detections: Iterable[dict], epoch: int, epochs: int) -> None:
         """Writes `sheet` as val_heatmaps to a `engine.run_folder.Run`, about every tenth of `epochs` epochs."""

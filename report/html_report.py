@@ -13,7 +13,7 @@ from datasets.store import Annotations
 from metrics import mistakes
 from metrics.coco import Curve
 from metrics.comparison import Analysis, ImageComparison
-from metrics.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
+from metrics.intervals import COVERAGE, MIN_IMAGES, RESAMPLES, Interval, bootstrap
 from metrics.matches import MATCH_IOU
 from metrics.mistakes import Cell, Example
 from report import page
@@ -25,7 +25,7 @@ from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MOST_BOXES = 200  # most boxes, and most detections, stored per image, not counting the examples
+MAX_BOXES = 200  # most boxes, and most detections, stored per image, not counting the examples
 MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -86,7 +86,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         metrics=_metrics(metrics, intervals),
         coverage=COVERAGE,
         resamples=RESAMPLES,
-        least_images=LEAST_IMAGES,
+        min_images=MIN_IMAGES,
         match_iou=f"{MATCH_IOU:g}",
         confidence=f"{analysis.confidence:g}",
         percent=min(max(round(100 * threshold), 1), 99),
@@ -152,7 +152,7 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
         if value < 0:
             between = "no such boxes"
         elif interval is None:
-            between = f"fewer than {LEAST_IMAGES} images"
+            between = f"fewer than {MIN_IMAGES} images"
         else:
             low, high = interval
             between = f"{100 * low:.1f} – {100 * high:.1f}"
@@ -210,10 +210,10 @@ def _images(
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), most)
         labeled, detected = {}, {}
         for i in range(len(one.boxes)):
-            if i < MOST_BOXES or (index, i) in boxes:
+            if i < MAX_BOXES or (index, i) in boxes:
                 labeled[i] = _row(i, one.boxes, one.labels, one.predicted)
         for i in range(len(one.detected)):
-            if i < MOST_BOXES or (index, i) in found:
+            if i < MAX_BOXES or (index, i) in found:
                 row = _row(i, one.detected, one.detected_labels, one.true_labels)
                 detected[i] = [*row, round(float(one.scores[i]), 4)]
         return {

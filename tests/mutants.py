@@ -196,8 +196,8 @@ MUTANTS = [
     Mutant(
         "known classes train with the usual rate",
         "engine.rates:Rates.__init__",
-        "likeness",
-        "1 - likeness",
+        "domain_similarity",
+        "1 - domain_similarity",
         "test_optim",
     ),
     Mutant(
@@ -705,8 +705,8 @@ MUTANTS = [
     Mutant(
         "few images that look alike make all frames",
         "datasets.groups:_similar",
-        "max(LEAST_SIMILAR, len(rows) / 2)",
-        "LEAST_SIMILAR",
+        "max(MIN_SIMILAR, len(rows) / 2)",
+        "MIN_SIMILAR",
         "test_groups",
     ),
     Mutant(
@@ -726,20 +726,20 @@ MUTANTS = [
     Mutant(
         "an open region keeps its size in an image that is read smaller",
         "datasets.dataset:DetectionDataset.read",
-        "moved(self.annotations.unknown_of(index), np.eye(2, 3) / (reduction or 1))",
-        "self.annotations.unknown_of(index)",
+        "moved(self.annotations.ignore_regions_of(index), np.eye(2, 3) / (reduction or 1))",
+        "self.annotations.ignore_regions_of(index)",
         "test_unknown",
     ),
     Mutant(
         "open regions of an image are for the classes of all of them",
-        "datasets.store:Annotations.unknown_of",
+        "datasets.store:Annotations.ignore_regions_of",
         "classes[place.ravel(), self.labels[rows]] = True",
         "classes[:, self.labels[rows]] = True",
         "test_unknown",
     ),
     Mutant(
         "an open region reaches into the other images of a mosaic",
-        "datasets.store:Annotations.unknown_of",
+        "datasets.store:Annotations.ignore_regions_of",
         "clip(boxes, width, height)",
         "boxes",
         "test_unknown",
@@ -753,8 +753,8 @@ MUTANTS = [
     ),
     Mutant(
         "an open region tells that its classes were looked for",
-        "datasets.classes:open_class",
-        "data.are_looked_for()[image[regions]][:, others]",
+        "datasets.classes:ignore_class",
+        "data.annotated_mask()[image[regions]][:, others]",
         "np.ones((len(regions), len(others)), bool)",
         "test_incomplete",
     ),
@@ -838,14 +838,14 @@ MUTANTS = [
     Mutant(
         "any number of images are versions of one",
         "datasets.groups:version_groups",
-        "counts[name] <= MOST_VERSIONS",
+        "counts[name] <= MAX_VERSIONS",
         "True",
         "test_groups",
     ),
     Mutant(
         "detections of classes that were not looked for count",
         "metrics.coco:to_coco",
-        "annotations.looked_for is not None",
+        "annotations.annotated is not None",
         "False",
         "test_coco_metrics",
     ),

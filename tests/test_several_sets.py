@@ -97,7 +97,7 @@ def test_all_labeled_is_another_training(finished, two_sets, tmp_path):
 
 def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
     report, _ = check(two_sets, ".4")
-    assert report["train"]["looked_for"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))
+    assert report["train"]["annotated"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))
     assert not any("looked for" in warning for warning in report["warnings"])
     many = drawn(tmp_path, {"all": range(20, 90)})
     few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
@@ -110,7 +110,7 @@ def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
 def test_a_warning_of_the_check_names_few_of_many_classes():
     """In LVIS, each of 1,203 classes was looked for in a few images."""
     part = {"images": 1000, "classes": {f"class {i}": 9 for i in range(1203)}}
-    (warning,) = _warnings("train", part | {"looked_for": dict.fromkeys(part["classes"], 5)})
+    (warning,) = _warnings("train", part | {"annotated": dict.fromkeys(part["classes"], 5)})
     assert "class 0" in warning and "1203" in warning and len(warning) < 500
 
 
@@ -123,9 +123,9 @@ def test_the_check_names_all_sets(two_sets, tmp_path, capsys):
 
 
 def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
-    """all_labeled= and open_regions= change what it finds."""
+    """all_labeled= and ignore_regions= change what it finds."""
     reports = {}
-    for words in ((), ("all_labeled=true",), (f"open_regions={demo.CLASSES[1]}",)):
+    for words in ((), ("all_labeled=true",), (f"ignore_regions={demo.CLASSES[1]}",)):
         with pytest.raises(SystemExit, match="^0$"):
             check_main([two_sets, "val=.4", f"json={tmp_path / 'report.json'}", *words])
         reports[words] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["train"]
@@ -133,7 +133,7 @@ def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
     assert sum("classes looked for" in line for line in lines) == 3
     assert all(any(line.split()[:1] == [name] for line in lines) for name in two_sets.split(","))  # whole paths
     plain, labeled, opened = reports.values()
-    assert plain["looked_for"] and "looked_for" not in labeled
+    assert plain["annotated"] and "annotated" not in labeled
     assert plain["crowd"] == 0 and demo.CLASSES[1] not in opened["classes"]
     assert opened["crowd"] == plain["classes"][demo.CLASSES[1]] > 0  # although a region is there once for each class
 
@@ -153,7 +153,7 @@ def test_a_set_in_a_tar_or_at_an_address_is_the_folder(kind, two_sets, tmp_path,
     ours, theirs = read(f"{first},{elsewhere}", "all"), read(two_sets, "all")
     assert ours.classes == theirs.classes and ours.image_ids.tolist() == theirs.image_ids.tolist()
     assert ours.boxes.tolist() == theirs.boxes.tolist() and ours.labels.tolist() == theirs.labels.tolist()
-    assert (ours.are_looked_for() == theirs.are_looked_for()).all() and ours.looked_for is not None
+    assert (ours.annotated_mask() == theirs.annotated_mask()).all() and ours.annotated is not None
     for i in range(len(ours)):
         assert read_bytes(ours.path(i)) == read_bytes(theirs.path(i))
     assert any(elsewhere in line for note in ours.notes for line in note.splitlines() if "classes" not in line)

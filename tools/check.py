@@ -1,7 +1,7 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
     python -m tools.check FOLDER [val=VAL] [split_by=PATTERN] [image_size=416] [classes=FILE] [image_root=DIR] \
-[all_labeled=true] [open_regions=crowd] [json=FILE] [page=check.html]
+[all_labeled=true] [ignore_regions=crowd] [json=FILE] [page=check.html]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
 splits are checked.
@@ -42,7 +42,7 @@ class Config(Constants):
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
     all_labeled: bool = False  # as in train.py: what A of A,B has no class for is not in its images
-    open_regions: str | None = None  # as in train.py: crowd, a class, or both
+    ignore_regions: str | None = None  # as in train.py: crowd, a class, or both
     json: str | None = None  # a file for the report
     page: str | None = None  # a file to look at: .html with everything, or a contact sheet, .png or .jpg
 
@@ -164,7 +164,7 @@ def main(words: list[str]) -> None:
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
             require_output("page", cfg.page, PAGES)
-        chosen = ("classes", "image_root", "split_by", "all_labeled", "open_regions")
+        chosen = ("classes", "image_root", "split_by", "all_labeled", "ignore_regions")
         options = read_options(**{name: getattr(cfg, name) for name in chosen})
         report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
         print(text_of(report))

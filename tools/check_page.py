@@ -97,7 +97,7 @@ def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, 
     """Returns the images with the most boxes, and the smallest boxes."""
     part = thumbnails.parts[name]
     most = []
-    for path, count, versions in part.report["most_boxes"]:
+    for path, count, versions in part.report["max_boxes"]:
         if count:
             caption = amount(count, "box")
             most.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))

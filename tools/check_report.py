@@ -9,10 +9,10 @@ import numpy as np
 from datasets.box_sizes import Size, advice, sides_at
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
+from datasets.flips import mirrored_classes
 from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.read import read
 from datasets.groups import frames_in_both
-from datasets.mirrored import mirrored_classes
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
@@ -27,7 +27,7 @@ TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
 EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
-FEW_LOOKED_FOR = 0.1  # fraction of the images in which a class was looked for, below which there is a warning
+FEW_ANNOTATED = 0.1  # fraction of the images in which a class was looked for, below which there is a warning
 EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     paths: list[str]  # of all images, also those that cannot be read
     scanned: Scan  # of `paths`
     groups: np.ndarray  # int64 [images of `good`]: the first of the images that are versions of one image
-    rows: dict[str, np.ndarray]  # kind of SUSPICIOUS or "smallest" -> boxes of `good`; "most_boxes" -> images of it
+    rows: dict[str, np.ndarray]  # kind of SUSPICIOUS or "smallest" -> boxes of `good`; "max_boxes" -> images of it
 
 
 def check(
@@ -187,18 +187,18 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         "backgrounds": int((np.diff(good.starts) == 0).sum()),
         "classes": dict(zip(good.classes, good.boxes_per_class().tolist(), strict=True)),
         **boxes,
-        **_looked_for(good),
+        **_annotated_images(good),
         "notes": notes,  # what was left out, and what is unusual
         "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
     }
     return Part(report, good, paths, scanned, groups, rows)
 
 
-def _looked_for(data: Annotations) -> dict[str, dict[str, int]]:
+def _annotated_images(data: Annotations) -> dict[str, dict[str, int]]:
     """Returns in how many images each class was looked for; nothing if all of them were in all images."""
-    if data.looked_for is None:
+    if data.annotated is None:
         return {}
-    return {"looked_for": dict(zip(data.classes, data.are_looked_for().sum(0).tolist(), strict=True))}
+    return {"annotated": dict(zip(data.classes, data.annotated_mask().sum(0).tolist(), strict=True))}
 
 
 def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
@@ -293,7 +293,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     counts = np.bincount(images, minlength=len(annotations))
     versions = np.bincount(groups, minlength=len(groups))[groups]
     by_count = np.argsort(-counts, kind="stable")
-    found["most_boxes"] = by_count[one_per_group(groups[by_count], EXTREMES)]
+    found["max_boxes"] = by_count[one_per_group(groups[by_count], EXTREMES)]
     by_size = np.argsort(sides, kind="stable")
     smallest = by_size[one_per_group(groups[images[by_size]], EXTREMES)]
     found["smallest"] = rows[smallest]
@@ -314,7 +314,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
         "advice": advice(sides, size).text,
         "clipped": len(found["outside"]),
         "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
-        "most_boxes": [[annotations.path(i), int(counts[i]), int(versions[i])] for i in found["most_boxes"]],
+        "max_boxes": [[annotations.path(i), int(counts[i]), int(versions[i])] for i in found["max_boxes"]],
         "smallest": [
             [place(row), round(float(sides[i]), 1), int(versions[images[i]])]
             for row, i in zip(found["smallest"], smallest, strict=True)
@@ -342,8 +342,8 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
-    looked_for = part.get("looked_for", {}).items()
-    if few := [f"{name} {images}" for name, images in looked_for if images < FEW_LOOKED_FOR * part["images"]]:
+    annotated = part.get("annotated", {}).items()
+    if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
         text = f"classes that were looked for in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {first_names(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]

@@ -28,7 +28,7 @@ from utils.text import aligned, display_width, printable
 
 WIDEST = 500  # characters of a line of the table where there is no terminal, as in a file
 CUT_TRAINING = 40  # most characters of the training data
-MOST_CLASSES = 20  # rows of the printed table of classes; the page has all
+MAX_CLASSES = 20  # rows of the printed table of classes; the page has all
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
             lines.append(f"columns that do not fit here, which compare.html has: {', '.join(others)}")
     lines += notes(runs)
     if classes := class_table(runs):
-        rows = [[short(cell) for cell in row] for row in classes[: 1 + MOST_CLASSES]]
+        rows = [[short(cell) for cell in row] for row in classes[: 1 + MAX_CLASSES]]
         lines += ["", "mAP50-95 of each class, in the runs with these numbers:", *aligned(rows, ("class",))]
         if len(classes) > len(rows):
             lines.append(f"classes with smaller differences, which compare.html has: {len(classes) - len(rows)}")

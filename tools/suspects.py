@@ -73,7 +73,7 @@ FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen 
 BATCH = 16  # images that are read at once
 # Least fraction of the labels that the models should find. On 115 images of chess boards, with 5 % of the classes replaced, a
 # model that found .70 of the labels had .17 of the first 20 wrong classes right, and .65 with .81 of the labels.
-LEAST_FOUND = 0.75
+MIN_FOUND = 0.75
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
-    suffix = "json" if data.is_partly_unknown else "txt"
+    suffix = "json" if data.is_partly_annotated else "txt"
     files = [f"half{number}.{suffix}" for number in range(2)]
     write_annotations(folder, {name: data.select(half) for name, half in zip(files, halves, strict=True)})
     freeze_epochs = 0
@@ -168,10 +168,10 @@ def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
     write_all(texts | {folder / "classes.txt": class_text(classes)})
 
 
-def only_looked_for(detected: list[Detected], data: Annotations) -> list[Detected]:
+def only_annotated(detected: list[Detected], data: Annotations) -> list[Detected]:
     """Leaves out the detections of classes that were not looked for in their image, whose labels cannot be missing."""
-    pairs = zip(detected, data.are_looked_for(), strict=True)
-    return [tuple(part[looked_for[found[2]]] for part in found) for found, looked_for in pairs]
+    pairs = zip(detected, data.annotated_mask(), strict=True)
+    return [tuple(part[annotated[found[2]]] for part in found) for found, annotated in pairs]
 
 
 def weak_text(fraction: float, checkpoint: str | None) -> str:
@@ -183,7 +183,7 @@ def weak_text(fraction: float, checkpoint: str | None) -> str:
         )
     else:
         who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
-    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
+    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {MIN_FOUND:.0%} needed: {fix}"
 
 
 def initial_weights(weights: str | None) -> str | None:
@@ -260,7 +260,7 @@ def main(cfg: Config) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if detected is None:
         detected = judge_halves(cfg, data, folder)
-    detected = only_looked_for(detected, data)
+    detected = only_annotated(detected, data)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
     found = scan([data.path(i) for i in range(len(data))])
@@ -274,13 +274,13 @@ def main(cfg: Config) -> Path:
     notes = write_label_files(folder, data, order, [one for group in ranked for one in group], names)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
-    if data.is_partly_unknown:
+    if data.is_partly_annotated:
         notes.append("suspects.txt cannot hold which classes were not looked for: correct the data that you gave")
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < LEAST_FOUND else []
+    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < MIN_FOUND else []
     write_page(folder / "suspects.html", data, groups, lines, names, quality, warnings)
     print("".join(f"\nnote: {note}" for note in notes))
     print("\n".join([quality, *(f"WARNING: {warning}" for warning in warnings)]))

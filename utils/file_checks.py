@@ -278,7 +278,7 @@ _CHECKPOINT = {
     "resume.rates": a_dict,
     **dict.fromkeys(("resume.rates.power", "resume.rates.max_images", "resume.rates.clip"), number(0, math.inf)),
     "resume.course": a_dict,
-    "resume.course.most_epochs": whole(),
+    "resume.course.max_epochs": whole(),
     "resume.course.warmup_epochs": number(0, math.inf),
     "resume.course.no_aug_epochs": whole(),
     "resume.course.budget": none_or(a_dict_with("epochs", "chosen_for", "used", "laps", "guesses")),
@@ -303,7 +303,7 @@ SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
 _FOR_RESUMING = (
     *("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts"),
     *("rates.power", "rates.max_images", "rates.clip"),
-    *("course.most_epochs", "course.warmup_epochs", "course.no_aug_epochs", "course.budget"),
+    *("course.max_epochs", "course.warmup_epochs", "course.no_aug_epochs", "course.budget"),
 )
 REQUIRED = {
     "prediction": ("config.model", "config.image_size", "classes"),

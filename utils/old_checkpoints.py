@@ -25,7 +25,7 @@ def upgraded(contents: Mapping[str, Any]) -> dict[str, Any]:
     resume = {name: old[name] for name in ("model", "updater", "meter", "state") if name in old}
     resume["rates"] = {name: old[before] for name, before in RATES.items() if before in old}
     lengths = {name: old[name] for name in ("warmup_epochs", "no_aug_epochs") if name in old}
-    resume["course"] = {"most_epochs": 0, **lengths, "budget": old.get("time_budget")}
+    resume["course"] = {"max_epochs": 0, **lengths, "budget": old.get("time_budget")}
     if isinstance(fixed, dict) and isinstance(config, dict):
         fixed = with_new_names(fixed)
         facts = {name: fixed[name] for name in FACTS if name in fixed}

@@ -7,7 +7,7 @@ import time
 import cv2
 import torch
 
-MOST_WORKERS = 8  # per process, if chosen: more cores of a GPU are often needed by other programs
+MAX_WORKERS = 8  # per process, if chosen: more cores of a GPU are often needed by other programs
 
 
 def set_threads(device: torch.device, workers: int, processes: int = 1) -> None:
@@ -32,7 +32,7 @@ def choose_workers(
     if device.type == "cpu":
         wanted = 1 if cores >= 4 else 0
     else:
-        wanted = max(1, min(MOST_WORKERS, cores - 1))
+        wanted = max(1, min(MAX_WORKERS, cores - 1))
     if not os.path.isdir(folder):  # not Linux
         return wanted
     return min(wanted, shutil.disk_usage(folder).free // shared_memory(1, images, image_size))

@@ -133,7 +133,7 @@ def read(file: File, split: Split) -> Source:
         found.add_image(image.file_name, image_id=image_ids[key], size=size)
         for annotation in by_image.pop(key, ()):
             _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
-        _add_unknown(found, image, labels)
+        _add_annotated(found, image, labels)
     for key, left in by_image.items():
         problems.append(
             f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
@@ -243,22 +243,20 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
         area = width * height if annotation.area is None else annotation.area
         crowd = int(annotation.iscrowd or annotation.ignore or annotation.open or 0)
         if annotation.open:
-            source.open_rows.add(len(source.labels))
+            source.ignored_rows.add(len(source.labels))
         source.add_box(place, x, y, x + width, y + height, label, crowd, area)
 
 
-def _add_unknown(source: Source, image: Image, labels: dict[Id, int]) -> None:
+def _add_annotated(source: Source, image: Image, labels: dict[Id, int]) -> None:
     """Adds the classes that LVIS looked for in the last image, and an open region for each class that has only some boxes."""
     if image.neg_category_ids is not None:
-        source.looked_for[len(source) - 1] = [
-            labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels
-        ]
+        source.annotated[len(source) - 1] = [labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels]
     for one in image.not_exhaustive_category_ids or ():
         place = f"{source.path}: image {image.id!r} {image.file_name!r}"
         if not image.width or not image.height:
             source.problems.append(f"{place}: not_exhaustive_category_ids without width and height: add them")
         elif _key(one) in labels:
-            source.open_rows.add(len(source.labels))
+            source.ignored_rows.add(len(source.labels))
             source.add_box(place, 0, 0, image.width, image.height, labels[_key(one)], 1)
 
 

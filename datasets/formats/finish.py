@@ -35,7 +35,7 @@ class ReadOptions:
     split_by: str | None = None  # images that val=.2 keeps together: see datasets.groups
     known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
     all_labeled: bool = False  # all classes were looked for in all images, whatever the data tell
-    open_regions: tuple[str, ...] = ()  # crowd: crowd regions are open; other words: classes, open for all others
+    ignore_regions: tuple[str, ...] = ()  # crowd: crowd regions are open; other words: classes, open for all others
     is_one_of_sets: bool = False  # the classes are those of several sets: a set that names its classes keeps its own
 
 
@@ -85,7 +85,7 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
         is_coco=source.is_coco,
         other_splits=source.other_splits,
     )
-    found = _with_unknown(found, source, options, names)
+    found = _with_annotated_and_ignored(found, source, options, names)
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
     try:
@@ -104,24 +104,26 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
 
 
-def _with_unknown(found: Annotations, source: Source, options: ReadOptions, names: Classes) -> Annotations:
+def _with_annotated_and_ignored(
+    found: Annotations, source: Source, options: ReadOptions, names: Classes
+) -> Annotations:
     """Returns the annotations with open regions and the classes that were looked for. `names`: class names by label."""
-    is_open = np.zeros(len(found.labels), bool)
-    is_open[list(source.open_rows)] = True
-    if "crowd" in options.open_regions:
-        is_open |= found.crowd
-    if is_open.any():
-        found = replace(found, is_open=is_open)
-    if options.all_labeled or not source.looked_for:
+    is_ignored = np.zeros(len(found.labels), bool)
+    is_ignored[list(source.ignored_rows)] = True
+    if "crowd" in options.ignore_regions:
+        is_ignored |= found.crowd
+    if is_ignored.any():
+        found = replace(found, is_ignored=is_ignored)
+    if options.all_labeled or not source.annotated:
         return found
     order = {name: index for index, name in enumerate(found.classes)}
-    looked_for = np.ones((len(found), len(order)), bool)
-    for image, labels in source.looked_for.items():
-        looked_for[image] = False
-        looked_for[image, [order[names[label]] for label in labels if names[label] in order]] = True
+    annotated = np.ones((len(found), len(order)), bool)
+    for image, labels in source.annotated.items():
+        annotated[image] = False
+        annotated[image, [order[names[label]] for label in labels if names[label] in order]] = True
     has_class = found.labels >= 0
-    looked_for[found.image_of_boxes()[has_class], found.labels[has_class]] = True
-    return found.with_looked_for(looked_for)
+    annotated[found.image_of_boxes()[has_class], found.labels[has_class]] = True
+    return found.with_annotated(annotated)
 
 
 def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:

@@ -10,7 +10,7 @@ from datasets.store import Annotations, evenly_spaced
 
 ROUNDING = 1e-3  # a rounded fraction may be so much below 0 or above 1
 CENTERED = 1.5  # x + width may be so much if x, y is the center of a box in fractions; counts if no box exceeds it
-LEAST_IMAGES, OPENED = 5, 20  # labeled images from which boxes may be percents, and images of which the size is read
+MIN_IMAGES, OPENED = 5, 20  # labeled images from which boxes may be percents, and images of which the size is read
 TINY_IMAGE = 2  # pixels; in an image with such a side these boxes may be in pixels
 FIX = "multiply it by width and height, or use a format that has fractions (YOLO)"
 
@@ -45,7 +45,7 @@ def find_fractions(source: Source, boxes: np.ndarray, starts: np.ndarray, sizes:
 def percent_note(source: Source, found: Annotations) -> list[str]:
     """Returns a note if the boxes of larger images all lie in the first 100 pixels, up to their end, and are no whole numbers."""
     labeled, boxes = np.flatnonzero(np.diff(found.starts)), found.boxes
-    if len(labeled) < LEAST_IMAGES or any(source.are_fractions) or not (0 <= boxes.min() and 50 < boxes.max() <= 100):
+    if len(labeled) < MIN_IMAGES or any(source.are_fractions) or not (0 <= boxes.min() and 50 < boxes.max() <= 100):
         return []
     if (boxes % 1 > 0).mean() < 0.5:
         return []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.classes import choose_classes, join, open_class, parse_merge, similar_names
+from datasets.classes import choose_classes, ignore_class, join, parse_merge, similar_names
 from datasets.errors import DataError, check_path
 from datasets.formats.annotation_file import is_names, read_classes
 from datasets.formats.file import Folder
@@ -40,7 +40,7 @@ def read_options(
     bad_images: str = "error",
     split_by: str | None = None,
     all_labeled: bool = False,
-    open_regions: str | None = None,
+    ignore_regions: str | None = None,
 ) -> ReadOptions:
     """Returns the options that a script has as constants. `classes`: cat,dog selects classes; a file of names does not.
 
@@ -48,7 +48,7 @@ def read_options(
     names = read_classes(classes) if classes else None
     select, split_by = is_names(classes), check_split_by(split_by)
     options = ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
-    return replace(options, all_labeled=all_labeled, open_regions=_names(open_regions))
+    return replace(options, all_labeled=all_labeled, ignore_regions=_names(ignore_regions))
 
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
@@ -61,7 +61,7 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
         bad_boxes=config.get("bad_boxes") or "drop",
         bad_images=config.get("bad_images") or "error",
         all_labeled=bool(config.get("all_labeled")),
-        open_regions=_names(config.get("open_regions")),
+        ignore_regions=_names(config.get("ignore_regions")),
     )
 
 
@@ -104,35 +104,35 @@ def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
         raise DataError(f"image_root={root}: there is no such folder: correct the path")
     reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
     sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
-    opened = _open_classes(options)
+    opened = _ignore_classes(options)
     are_chosen_later = bool(options.merge) or options.select or bool(opened)  # from all classes of the data
     given = [None if are_chosen_later else _list_for(one, options) for one in sources]
     data = join([finish(one, options, classes) for one, classes in zip(sources, given, strict=True)], str(path))
     notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
-    data = _united(replace(data, notes=tuple(notes)))
+    data = _merge_images(replace(data, notes=tuple(notes)))
     return _with_chosen_classes(data, options, split) if are_chosen_later else data
 
 
-def _open_classes(options: ReadOptions) -> list[str]:
-    """Returns the classes of open_regions=."""
-    return [name for name in options.open_regions if name != "crowd"]
+def _ignore_classes(options: ReadOptions) -> list[str]:
+    """Returns the classes of ignore_regions=."""
+    return [name for name in options.ignore_regions if name != "crowd"]
 
 
 def _with_chosen_classes(data: Annotations, options: ReadOptions, split: str) -> Annotations:
-    """Returns the data with the classes of the options, and the boxes of open_regions= as open regions. Raises DataError."""
+    """Returns the data with the classes of the options, and the boxes of ignore_regions= as open regions. Raises DataError."""
     merge, complete = parse_merge(options.merge), split in ("train", "all")
     present = {merge.get(name, name) for name in data.classes}
-    missing = [name for name in _open_classes(options) if name not in present]
+    missing = [name for name in _ignore_classes(options) if name not in present]
     if complete and missing:
         fix = "write crowd, or a class of the data"
-        raise DataError(f"open_regions=: there is no class {missing[0]!r} in {data.source}: {fix}")
-    opened = [name for name in _open_classes(options) if name in present]
+        raise DataError(f"ignore_regions=: there is no class {missing[0]!r} in {data.source}: {fix}")
+    opened = [name for name in _ignore_classes(options) if name in present]
     classes = options.classes and tuple(dict.fromkeys((*options.classes, *opened)))
     if merge or classes:
         complete = complete and (bool(merge) or options.select)
         data = choose_classes(data, classes, merge, options.select, complete)
     for name in opened:
-        data = open_class(data, name)
+        data = ignore_class(data, name)
     return data
 
 
@@ -153,17 +153,17 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     """Reads several sets as one, each with its own classes. Without all_labeled, others were not looked for in its images.
 
     Raises DataError, also for names of different sets that may be meant as one."""
-    opened = _open_classes(options)
-    crowd = tuple(name for name in options.open_regions if name not in opened)
+    opened = _ignore_classes(options)
+    crowd = tuple(name for name in options.ignore_regions if name not in opened)
     names = None if options.select or opened else options.classes
-    own = replace(options, classes=names, select=False, merge=None, open_regions=crowd, is_one_of_sets=True)
+    own = replace(options, classes=names, select=False, merge=None, ignore_regions=crowd, is_one_of_sets=True)
     parts = [_read_set(one, split, own) for one in sets]
     _require_clear_names(parts, source, parse_merge(options.merge))
     data = join(parts, source, apart=not options.all_labeled)
     notes = [sets_text(sets, parts, data, opened)]
     if split in ("train", "all") and not options.all_labeled:
         notes += without_boxes(sets, parts, opened)
-    data = _united(replace(data, notes=(*data.notes, *notes)))
+    data = _merge_images(replace(data, notes=(*data.notes, *notes)))
     return _with_chosen_classes(data, options, split)
 
 
@@ -198,7 +198,7 @@ def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotatio
     """Returns the table of several sets: images, and the classes that were looked for in them. `opened`: no classes."""
     rows = [("set", "images", "classes looked for")]
     for name, part in zip(sets, parts, strict=True):
-        names = data.classes if data.looked_for is None else part.classes
+        names = data.classes if data.annotated is None else part.classes
         names = tuple(name for name in names if name not in opened)
         rows.append((name, str(len(part)), f"{len(names)} {first_names(names)}"))
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -213,13 +213,13 @@ def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], opened: Seq
     boxes = [dict(zip(data.classes, data.boxes_per_class().tolist(), strict=True)) for data in parts]
     labeled = {name for counts in boxes for name, count in counts.items() if count}.difference(opened)
     for one, data, counts in zip(sets, parts, boxes, strict=True):
-        looked_for = np.array(data.classes, object)[data.are_looked_for().any(0)]
-        if names := [name for name in looked_for if not counts[name] and name in labeled]:
+        annotated = np.array(data.classes, object)[data.annotated_mask().any(0)]
+        if names := [name for name in annotated if not counts[name] and name in labeled]:
             text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
             yield printable(f"{text}; if they were not looked for there, take them out of the list")
 
 
-def _united(data: Annotations) -> Annotations:
+def _merge_images(data: Annotations) -> Annotations:
     """Returns the data with each image once, with the boxes of all its label files or lines, and a note that counts them.
 
     Labels may be made class by class. A box that several of them have is there once."""
@@ -233,8 +233,8 @@ def _united(data: Annotations) -> Annotations:
     seen: dict[tuple, int] = {}  # box -> the copy of the image that has it first
     keep = np.ones(len(order), bool)
     kinds = data.crowd.astype(int)  # 0: box, 1: crowd region, 2: open region
-    if data.is_open is not None:
-        kinds += data.is_open
+    if data.is_ignored is not None:
+        kinds += data.is_ignored
     for place in np.flatnonzero(several[owner[image[order]]]).tolist():
         row = order[place]
         box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), int(kinds[row])
@@ -248,12 +248,12 @@ def _united(data: Annotations) -> Annotations:
     if len(pairs) > 10:
         shown.append(f"  ... and {len(pairs) - 10} more")
     note = printable("\n".join([f"{data.source}: {text}", *shown]))
-    if data.looked_for is not None:
-        looked_for = np.zeros_like(data.looked_for)
-        np.bitwise_or.at(looked_for, owner, data.looked_for)
-        data = replace(data, looked_for=looked_for)
+    if data.annotated is not None:
+        annotated = np.zeros_like(data.annotated)
+        np.bitwise_or.at(annotated, owner, data.annotated)
+        data = replace(data, annotated=annotated)
     united = replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, note))
-    return united if united.looked_for is None else united.with_looked_for(united.are_looked_for())
+    return united if united.annotated is None else united.with_annotated(united.annotated_mask())
 
 
 def _places(data: Annotations, *indices: int) -> str:

@@ -236,7 +236,7 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
     if not lists:
         return
     labels = {name: label for label, name in enumerate(source.names)}
-    source.looked_for = {index: [] for index in range(len(source))}
+    source.annotated = {index: [] for index in range(len(source))}
     images, are_there = {name: index for index, name in enumerate(source.images)}, False
     for path in map(str, lists):
         rows = _rows(path)
@@ -252,7 +252,7 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
             label = labels.get(clean_name(names.get(row[code], row[code])))
             are_there = are_there or row[image] in images
             if row[image] in images and label is not None and float(row[confidence]) == 0:
-                source.looked_for[images[row[image]]].append(label)
+                source.annotated[images[row[image]]].append(label)
     shown = ", ".join(path.name for path in lists)
     if not are_there:
         fix = "download the list of its split, or move the list away"

@@ -13,7 +13,7 @@ from test_split import jpeg, write
 import train
 from datasets.errors import DataError
 from datasets.formats.read import read, read_options
-from datasets.groups import MOST_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
+from datasets.groups import MAX_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
 from datasets.similar import with_named
 from datasets.sources import division_of, read_train_and_val
 from datasets.split import divide, split_groups
@@ -77,7 +77,7 @@ def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_pat
     images = [{name.partition("_")[0] for name in names(data)} for data in found]
     assert [len(data) for data in found] == [18, 6] and not images[0] & images[1]
 
-    many = [f"image_jpg.rf.{number}.jpg" for number in range(MOST_VERSIONS + 1)]
+    many = [f"image_jpg.rf.{number}.jpg" for number in range(MAX_VERSIONS + 1)]
     digests, hashes = np.arange(1, len(many) + 1, dtype=np.uint64), np.zeros((len(many), 4), np.uint64)
     assert len({*version_groups(digests, hashes, many)}) == len(many)
     assert len({*version_groups(digests[1:], hashes[1:], many[1:])}) == 1

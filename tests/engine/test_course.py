@@ -18,7 +18,7 @@ CONSTANTS = train.Config(epochs=40, freeze_epochs=6, freeze_batch_size=16, batch
 
 
 def course_of(cfg=CONSTANTS, images=80, hours=0.0, clock=lambda: 0.0):
-    rates = Rates(cfg, pretrained=cfg.weights is not None, likeness=0.0)
+    rates = Rates(cfg, pretrained=cfg.weights is not None, domain_similarity=0.0)
     return Course(cfg, images, rates, TimeBudget(hours, 1, clock), Schedule)
 
 

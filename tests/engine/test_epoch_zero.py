@@ -10,7 +10,7 @@ from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same,
 import nets
 import train
 from datasets import demo
-from engine.rates import likeness_of
+from engine.rates import domain_similarity_of
 from tools.compared_runs import read_run
 from utils import checkpoint
 
@@ -85,7 +85,7 @@ def test_weights_of_other_classes_and_weights_without_names_are_not_evaluated(de
     ],
 )
 def test_the_likeness_follows_the_measured_map_and_not_the_names(pretraining, mean_ap, like):
-    assert likeness_of(pretraining, mean_ap, nets.expected_ap("yolox_nano", (416, 416))) == like
+    assert domain_similarity_of(pretraining, mean_ap, nets.expected_ap("yolox_nano", (416, 416))) == like
 
 
 def test_continuing_a_checkpoint_has_the_usual_rate(demo_images, tmp_path):

@@ -12,7 +12,7 @@ from refused import told
 from small import assert_same_run, config, log_of, train_quietly
 
 from engine import final_report
-from engine.final_report import MOST_ROWS, class_table, old_and_new
+from engine.final_report import MAX_ROWS, class_table, old_and_new
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
@@ -45,7 +45,7 @@ def test_a_run_that_learned_nothing_ends_with_a_report_too(demo_images, tmp_path
     assert ("class  " in text) == boxes
 
 
-@pytest.mark.parametrize("name, value", [("MOST_SECONDS", -1), ("MOST_IMAGES", 1)])
+@pytest.mark.parametrize("name, value", [("MAX_SECONDS", -1), ("MAX_IMAGES", 1)])
 def test_a_large_validation_set_is_left_to_evaluate_py(demo_images, tmp_path, monkeypatch, name, value):
     monkeypatch.setattr(final_report, name, value)
     folder, _, text = train_quietly(config(demo_images, tmp_path, report=True, epochs=1, freeze_epochs=0))
@@ -63,10 +63,10 @@ def test_a_long_table_has_the_best_and_the_worst_classes():
     lines = class_table(per_class, dict.fromkeys(per_class, 7))
     names = [line.split()[0] for line in lines[1:-2]]
     assert names == [*(f"c{n}" for n in range(49, 39, -1)), "...", *(f"c{n}" for n in range(9, -1, -1))]
-    assert f"{50 - MOST_ROWS} classes" in lines[11]
+    assert f"{50 - MAX_ROWS} classes" in lines[11]
     assert lines[1].split()[1:4] == ["7", "1", "49.00"]
-    short = class_table(dict(list(per_class.items())[:MOST_ROWS]), {})
-    assert len(short) == MOST_ROWS + 3 and not any("..." in line for line in short)
+    short = class_table(dict(list(per_class.items())[:MAX_ROWS]), {})
+    assert len(short) == MAX_ROWS + 3 and not any("..." in line for line in short)
 
 
 def test_a_model_with_added_classes_says_the_map_of_old_and_new_classes():

@@ -28,8 +28,8 @@ from engine.course import Course
 from engine.network import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
 from engine.parallel import Graphed
-from engine.rates import Rates, likeness_of
-from engine.schedule import LEAST_WARMUP, Plan, Schedule, enough_epochs
+from engine.rates import Rates, domain_similarity_of
+from engine.schedule import MIN_WARMUP, Plan, Schedule, enough_epochs
 from engine.time_budget import TimeBudget
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
@@ -108,7 +108,7 @@ def schedule_of(length, epochs, batch, chosen):
 
 
 def test_the_numbers_of_typical_runs():
-    """Images, epochs, optimizer, likeness, images per step and model; then the numbers in the order of NAMES.
+    """Images, epochs, optimizer, domain_similarity, images per step and model; then the numbers in the order of NAMES.
 
     `python -m pytest -n0 -s tests/engine/test_optim.py -k typical` prints the table.
     """
@@ -172,12 +172,12 @@ def test_the_likeness_has_no_cliff():
     expected = nets.expected_ap("yolox_nano", (256, 256))
 
     def like_coco(known: float, mean_ap: float) -> float:
-        return likeness_of(nets.Pretraining(known, official=True), mean_ap, expected)
+        return domain_similarity_of(nets.Pretraining(known, official=True), mean_ap, expected)
 
     assert like_coco(1.0, 0.220) == 1  # images of COCO
     assert 0.4 < like_coco(1.0, 0.108) < 0.8  # gray negatives of them
     assert like_coco(1.0, 0.01) == like_coco(0.5, 0.22) == like_coco(1.0, -1.0) == 0
-    assert likeness_of(nets.Pretraining(1.0, official=True), 0.5, expected=0.0) == 0  # no official weights
+    assert domain_similarity_of(nets.Pretraining(1.0, official=True), 0.5, expected=0.0) == 0  # no official weights
     one_more_class = [like_coco(known / 80, 0.22) for known in range(81)]
     a_little_more_map = [like_coco(1.0, mean_ap / 1000) for mean_ap in range(300)]
     for likes in (one_more_class, a_little_more_map):
@@ -203,7 +203,7 @@ def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
         total = schedule.plan.steps_before(epochs)
         warm = sum(schedule.plan.position(step) < chosen["warmup_epochs"] for step in range(min(total, 20_000)))
         assert chosen["no_aug_epochs"] < epochs
-        assert min(total, LEAST_WARMUP) <= warm <= max(math.ceil(total / 10), LEAST_WARMUP)
+        assert min(total, MIN_WARMUP) <= warm <= max(math.ceil(total / 10), MIN_WARMUP)
         assert warm >= 100 or total < 1000
         assert schedule(0) > 0
 
@@ -240,10 +240,10 @@ def test_gradients_are_clipped_but_for_sgd_from_scratch_where_a_family_is_traine
 def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
     """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
     cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)
-    rates = Rates(cfg, pretrained=False, likeness=0.0)
+    rates = Rates(cfg, pretrained=False, domain_similarity=0.0)
     course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
     later = train.Config(optimizer="adam", epochs=200, **rates.constants)
-    again = Rates(later, pretrained=True, likeness=1.0)
+    again = Rates(later, pretrained=True, domain_similarity=1.0)
     assert again.clip != rates.clip and again.power != rates.power
     again.load_state_dict(rates.state_dict())
     longer = Course(later, 300, again, TimeBudget(0.0), Schedule)
@@ -255,7 +255,7 @@ def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
 
 def test_an_automatic_number_of_epochs_stays_too():
     course = Course(train.Config(epochs=0), 300, Rates(train.Config(), True, 0.0), TimeBudget(0.0), Schedule)
-    saved = course.state_dict() | {"most_epochs": 7}  # as if an earlier version had chosen it
+    saved = course.state_dict() | {"max_epochs": 7}  # as if an earlier version had chosen it
     course.load_state_dict(saved)
     assert course.epochs == 7
 

@@ -236,7 +236,7 @@ def test_a_run_whose_files_do_not_fit_on_the_disk_is_refused_before_it_makes_a_f
     with refused(ConfigError, tmp_path, "0 MiB", "output="):
         train.main(cfg, parts=parts)
     assert not list(tmp_path.iterdir())
-    best, last = saving.least_bytes(updaters[0])
+    best, last = saving.min_bytes(updaters[0])
     free[0] = best + 2 * last
     folder, *_ = train_quietly(cfg, parts=parts)
     for name, least in (("best.pt", best), ("last.pt", last)):  # the rest: rows, constants, and headers of tensors
@@ -358,7 +358,7 @@ def save_run(folder, rows, batches, run="job"):
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
     rest = {"state": state, "meter": {"batches": batches}, "origin": {"written": {"seed": 0}, "facts": {}}}
     rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
-    rest |= {"course": {"most_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
+    rest |= {"course": {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
     checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
@@ -555,7 +555,7 @@ def test_a_missing_best_pt_is_written_only_from_a_last_pt_with_its_weights(tmp_p
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_the_moments_of_the_optimizer_take_the_room_that_is_counted_before_the_first_step(optimizer):
     updater = make_updater(toy(), optimizer=optimizer)
-    weights, whole = saving.least_bytes(updater)
+    weights, whole = saving.min_bytes(updater)
     for parameter in updater.parameters:
         parameter.grad = torch.ones_like(parameter)
     updater.optimizer.step()

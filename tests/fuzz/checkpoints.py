@@ -74,7 +74,7 @@ def contents() -> dict[str, Any]:
         "rates": {"power": 0.5, "max_images": 64, "clip": 10.0},
     }
     rest |= {"origin": {"written": dict(config), "facts": {}, "trained": None}}
-    rest |= {"course": {"most_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
+    rest |= {"course": {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
     return {
         **{"format": 2, "config": config, "classes": list(CLASSES), "epoch": 1, "step": 3, "metrics": row},
         "model": updater.ema.model.state_dict(),

@@ -217,7 +217,7 @@ def test_without_a_correct_detection_there_is_no_best_confidence():
 
 def test_detections_become_entries_of_a_coco_results_file():
     class Ids:
-        image_ids, category_ids, looked_for = np.array([17, 5]), np.array([4, 8]), None
+        image_ids, category_ids, annotated = np.array([17, 5]), np.array([4, 8]), None
 
     def part(x1, score, label, index):
         return np.array([[x1, 2, 11, 22]], np.float32), np.float32([score]), np.array([label]), np.array([index])
@@ -234,8 +234,8 @@ def test_detections_count_only_in_images_in_which_their_class_was_looked_for(pai
     """The metrics of each class equal its metrics on the images in which it was looked for."""
     data = read_annotation_file(str(painted(24)))
     rng = np.random.default_rng(5)
-    masked = data.with_looked_for(rng.random((24, 2)) < 0.6)
-    present = masked.are_looked_for()[masked.image_of_boxes(), masked.labels]
+    masked = data.with_annotated(rng.random((24, 2)) < 0.6)
+    present = masked.annotated_mask()[masked.image_of_boxes(), masked.labels]
     masked = masked.keep_boxes(present)  # what was not looked for has no boxes
     images = np.repeat(np.arange(24), 6)
     boxes = np.concatenate([np.resize(data.boxes[data.labels == n % 2], (72, 4)) for n in range(2)]).astype(np.float32)
@@ -247,7 +247,7 @@ def test_detections_count_only_in_images_in_which_their_class_was_looked_for(pai
     assert 0 < len(detections) < len(rows) + 144
     whole = coco_metrics(masked.coco(), detections)
     for label, name in enumerate(masked.classes):
-        kept = np.flatnonzero(masked.are_looked_for()[:, label])
+        kept = np.flatnonzero(masked.annotated_mask()[:, label])
         subset, ids = masked.select(kept), set(masked.image_ids[kept].tolist())
         alone = coco_metrics(subset.coco(), [one for one in to_coco([own, noise], data) if one["image_id"] in ids])
         assert whole["per_class"][name] == alone["per_class"][name] and whole["per_class"][name]["AP"] > 0

@@ -5,7 +5,7 @@ import pytest
 from coco_cases import entries, ground_truth, random_case
 
 from metrics.coco import COCO_METRICS, coco_metrics
-from metrics.intervals import LEAST_IMAGES, bootstrap, resampled_metrics
+from metrics.intervals import MIN_IMAGES, bootstrap, resampled_metrics
 from metrics.matches import match_classes
 
 
@@ -70,7 +70,7 @@ def test_intervals_hold_the_metric_repeat_themselves_and_shrink_with_the_data():
 
 
 def test_few_images_have_no_interval():
-    few = many_images(LEAST_IMAGES - 1)
+    few = many_images(MIN_IMAGES - 1)
     assert set(intervals_of(*few)[0].values()) == {None}
-    assert intervals_of(*many_images(LEAST_IMAGES))[0]["AP"] is not None
+    assert intervals_of(*many_images(MIN_IMAGES))[0]["AP"] is not None
     assert set(intervals_of(ground_truth([], images=range(20)), [])[0].values()) == {None}

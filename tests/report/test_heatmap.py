@@ -16,7 +16,7 @@ from datasets.dataset import DetectionDataset
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Detector
 from report import heatmap
-from report.heatmap import MOST, HeatMaps, nearest, overlay, spread
+from report.heatmap import MAX, HeatMaps, nearest, overlay, spread
 from utils.boxes import clip, xyxy_to_xywh
 
 SIZE = (96, 128)
@@ -130,8 +130,8 @@ def test_predict_writes_a_sheet_for_each_image_with_detections(weights, tmp_path
     assert sheets == ["a.png.jpg", "b.jpg"]
     entries = json.loads((out / "detections.json").read_text())
     many = [sum(e["file_name"] == name for e in entries) for name in ("a.png", "b.jpg")]
-    assert max(many) > MOST
-    told(capsys.readouterr().out, out / "heatmaps", MOST)
+    assert max(many) > MAX
+    told(capsys.readouterr().out, out / "heatmaps", MAX)
     predict.main(
         predict.Config(source=str(tmp_path / "a.png"), confidence=0.9999, **options | {"output": str(out / "x")})
     )

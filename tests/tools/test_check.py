@@ -111,7 +111,7 @@ def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path
             lines.append(f"{i}{version}.jpg 1,1,{20 + i},{20 + i},0\n")
     (tmp_path / "a.txt").write_text("".join(lines))
     report, _ = check(str(tmp_path / "a.txt"))
-    assert [[Path(path).name, versions] for path, _, versions in report["train"]["most_boxes"]] == [
+    assert [[Path(path).name, versions] for path, _, versions in report["train"]["max_boxes"]] == [
         ["00.jpg", 3],
         ["10.jpg", 3],
         ["20.jpg", 3],

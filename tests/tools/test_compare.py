@@ -16,7 +16,7 @@ from small import config, log_of, only_run
 
 import train
 from report import plots
-from tools.compare import MOST_CLASSES, main
+from tools.compare import MAX_CLASSES, main
 from tools.compared_runs import CUT, class_table, read_log, read_run, read_runs, repeats, table
 from utils import checkpoint
 
@@ -351,7 +351,7 @@ def test_the_classes_of_two_runs_are_listed_with_the_largest_difference_first(tm
 
 
 def test_of_many_classes_the_largest_differences_are_printed_and_the_page_has_all(tmp_path, capsys):
-    maps = {f"class{i:02}": i / 100 for i in range(MOST_CLASSES + 5)}
+    maps = {f"class{i:02}": i / 100 for i in range(MAX_CLASSES + 5)}
     main(
         [str(evaluated(made(tmp_path / n, [0.3]), 0.3, **m)) for n, m in (("x", maps), ("y", dict.fromkeys(maps, 0.0)))]
     )

@@ -308,17 +308,17 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
 def half_looked_for(small: Path, tmp_path: Path) -> Annotations:
     """The small data, as a JSON file: in every second image, the classes without boxes were not looked for."""
     data = read(str(small), "train")
-    looked_for = data.are_looked_for() & ~(data.absent_classes() & (np.arange(len(data)) % 2 == 1)[:, None])
-    write(tmp_path, {"known": data.with_looked_for(looked_for)})
+    annotated = data.annotated_mask() & ~(data.verified_negatives() & (np.arange(len(data)) % 2 == 1)[:, None])
+    write(tmp_path, {"known": data.with_annotated(annotated)})
     return read(str(tmp_path / "known.json"), "train")
 
 
 def test_a_class_that_was_not_looked_for_is_not_missing(half_looked_for: Annotations, tmp_path: Path, capsys) -> None:
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=half_looked_for.classes)
-    known = half_looked_for.are_looked_for()
+    known = half_looked_for.annotated_mask()
     assert not known.all()
     proposals = []
-    for data in (half_looked_for, replace(half_looked_for, looked_for=None)):
+    for data in (half_looked_for, replace(half_looked_for, annotated=None)):
         write(tmp_path, {"given": data})
         source, output = str(tmp_path / file_name("given", data)), str(tmp_path / f"out{len(proposals)}")
         folder = suspects.main(suspects.Config(data=source, checkpoint=str(checkpoint), output=output))
@@ -327,7 +327,7 @@ def test_a_class_that_was_not_looked_for_is_not_missing(half_looked_for: Annotat
         indices = {Path(data.path(i)).name: i for i in range(len(data))}
         found = [(indices[Path(row["image"]).name], row["proposal"]) for row in rows if row["proposal"] != "remove"]
         proposals.append([known[image, int(words.rpartition(",")[2])] for image, words in found])
-        assert ("not looked for" in capsys.readouterr().out) == (data.looked_for is not None)
+        assert ("not looked for" in capsys.readouterr().out) == (data.annotated is not None)
     assert all(proposals[0]) and proposals[0] and not all(proposals[1])
 
 
@@ -345,7 +345,7 @@ def test_the_halves_keep_what_was_looked_for(half_looked_for: Annotations, tmp_p
         suspects.main(cfg)
     halves = [read(source, "train") for source in sources]
     masks = [
-        {Path(data.path(i)).name: data.are_looked_for()[i].tolist() for i in range(len(data))}
+        {Path(data.path(i)).name: data.annotated_mask()[i].tolist() for i in range(len(data))}
         for data in (*halves, half_looked_for)
     ]
     assert masks[0] | masks[1] == masks[2] and len(masks[2]) == 12
@@ -517,7 +517,7 @@ def test_other_labels_are_as_wide_as_the_suspect() -> None:
 
 def test_a_weak_checkpoint_is_named_with_the_fix(small: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("blue & 蓝", "<b>red</b>"))
-    for fraction, is_weak in ((suspects.LEAST_FOUND - 0.01, True), (suspects.LEAST_FOUND, False)):
+    for fraction, is_weak in ((suspects.MIN_FOUND - 0.01, True), (suspects.MIN_FOUND, False)):
         monkeypatch.setattr(suspects, "found_fraction", lambda *_, fraction=fraction: fraction)
         output = str(tmp_path / f"out{is_weak}")
         suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=output))

@@ -306,7 +306,7 @@ def whole_checkpoint():
     }
     made["resume"] |= {"origin": {"written": {"epochs": 3}, "facts": {"classes": ["cat", "狗"]}, "trained": None}}
     made["resume"]["rates"] = {"power": 0.5, "max_images": 64, "clip": 10.0}
-    made["resume"]["course"] = {"most_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}
+    made["resume"]["course"] = {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}
     return made
 
 

@@ -51,7 +51,7 @@ def two_sets(tmp_path: Path) -> tuple[Path, Path]:
 def masks(found) -> list[list[str]]:
     """The classes that were looked for in each image."""
     return [
-        [name for name, is_known in zip(found.classes, row, strict=True) if is_known] for row in found.are_looked_for()
+        [name for name, is_known in zip(found.classes, row, strict=True) if is_known] for row in found.annotated_mask()
     ]
 
 
@@ -88,19 +88,19 @@ def test_a_class_that_was_looked_for_nowhere_is_not_called_background(two_sets, 
 
 def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
     found = read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True))
-    assert found.looked_for is None
+    assert found.annotated is None
     (table,) = [note for note in found.notes if "\n" in note]
     assert sum("cat, dog, elk" in line for line in table.splitlines()) == 2
 
 
 def test_one_set_has_no_masks(two_sets):
-    assert read(str(two_sets[0]), "train").looked_for is None
+    assert read(str(two_sets[0]), "train").annotated is None
 
 
 def test_sets_with_the_same_classes_have_no_masks(two_sets, tmp_path):
     other = coco(tmp_path / "c" / "more.json", {1: "dog", 2: "cat"}, [[(1, 0)]])
     found = read(f"{two_sets[0]},{other}", "train")
-    assert found.looked_for is None and [names for _, _, names, _ in boxes(found)][-1] == ["dog"]
+    assert found.annotated is None and [names for _, _, names, _ in boxes(found)][-1] == ["dog"]
 
 
 def test_an_existing_path_with_a_comma_is_one_set(two_sets, tmp_path):
@@ -114,7 +114,7 @@ def test_selected_and_merged_classes_keep_what_was_looked_for(two_sets):
     selected = read(both, "train", ReadOptions(classes=("elk", "cat"), select=True))
     assert masks(selected) == [["cat"]] * 3 + [["elk"]] * 2
     merged = read(both, "train", ReadOptions(merge="elk:cat"))
-    assert merged.classes == ("cat", "dog") and merged.looked_for is None  # another word for the same
+    assert merged.classes == ("cat", "dog") and merged.annotated is None  # another word for the same
     val = read(both, "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
     assert masks(val) == [["dog", "cat"]] * 3 + [["elk", "dog"]] * 2
 
@@ -145,11 +145,11 @@ def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
     with refused(DataError, files[0], "classes.txt", "all_labeled=true"):
         read(",".join(files), "train")
     for options in (ReadOptions(all_labeled=True), ReadOptions(classes=("cat", "dog", "elk"))):
-        assert read(",".join(files), "train", options).looked_for is None
+        assert read(",".join(files), "train", options).annotated is None
     with refused(DataError, files[0], "classes.txt"):  # classes=cat,dog,elk selects, and names no numbers
         read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), select=True))
     with refused(DataError, files[0], "classes.txt"):  # the validation data are read with the classes without dog
-        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), open_regions=("dog",)))
+        read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), ignore_regions=("dog",)))
 
 
 def test_a_missing_set_is_named(two_sets, tmp_path):
@@ -164,7 +164,7 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
     contents["annotations"][0]["bbox"] = [1, 1, 5, 5]
     second = text(tmp_path / "dogs.json", contents)
     found = read(f"{first},{second}", "train")
-    assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
+    assert len(found) == 1 and found.annotated is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
 def test_a_region_that_is_open_in_one_of_two_sets_is_open(tmp_path):
@@ -174,7 +174,7 @@ def test_a_region_that_is_open_in_one_of_two_sets_is_open(tmp_path):
     second = text(tmp_path / "open.json", contents)
     for both in (f"{first},{second}", f"{second},{first}"):
         found = read(both, "train")
-        assert len(found) == 1 and (found.crowd & found.is_open).any() and not found.crowd.all()
+        assert len(found) == 1 and (found.crowd & found.is_ignored).any() and not found.crowd.all()
 
 
 def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypatch):
@@ -185,7 +185,7 @@ def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for second in ("a/dogs.json", "link/dogs.json"):
         found = read(f"{first},{second}", "train")
-        assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
+        assert len(found) == 1 and found.annotated is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
@@ -208,7 +208,7 @@ def test_the_areas_of_one_set_survive_a_split_also_if_another_one_is_first(two_s
     file = text(tmp_path / "c" / "train.txt", "1.png 1,2,9,9,0 2,2,8,8,1\n")
     text(tmp_path / "c" / "classes.txt", "dog\nelk\n")
     data, _ = prepare(read(f"{file},{two_sets[1]}", "train"))
-    assert data.looked_for is None
+    assert data.annotated is None
     parts = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     assert sorted(area for part in parts for area in part.areas) == [7, 7, 36, 56]
 
@@ -257,9 +257,11 @@ def test_lvis_tells_which_classes_were_looked_for(tmp_path):
     file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(3, 0)], [(1, 0)]], images)
     found = read(str(file), "train")
     assert masks(found) == [["cat", "dog"], ["elk"], ["cat", "dog", "elk"]]
-    assert found.is_open.tolist() == [False, True, False, False] and found.crowd.tolist() == found.is_open.tolist()
+    assert (
+        found.is_ignored.tolist() == [False, True, False, False] and found.crowd.tolist() == found.is_ignored.tolist()
+    )
     assert found.boxes[1].tolist() == [0, 0, *found.sizes[0][::-1]] and found.labels[1] == 0
-    assert read(str(file), "train", read_options(all_labeled=True)).looked_for is None
+    assert read(str(file), "train", read_options(all_labeled=True)).annotated is None
     other = read(str(file), "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
     assert masks(other) == [["dog", "cat"], ["elk"], ["elk", "dog", "cat", "fox"]]
 
@@ -272,7 +274,7 @@ def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
     write(tmp_path / "out", {"train": data})
     again, _ = prepare(read(str(tmp_path / "out" / "train.json"), "train"))
     assert masks(again) == masks(data) and boxes(again) == boxes(data)
-    assert again.is_open.tolist() == data.is_open.tolist() and again.digest() == data.digest()
+    assert again.is_ignored.tolist() == data.is_ignored.tolist() and again.digest() == data.digest()
     contents = json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))
     for image in contents["images"]:  # as in LVIS, these classes have no box
         present = {one["category_id"] for one in contents["annotations"] if one["image_id"] == image["id"]}
@@ -284,16 +286,16 @@ def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
 
 def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "dog"}, [[(1, 1), (2, 0)], []])
-    assert read(str(file), "train").is_open is None
-    found = read(str(file), "train", read_options(open_regions="crowd"))
-    assert found.is_open.tolist() == [True, False] and found.unknown_of(1) is None
-    assert found.unknown_of(0).classes.tolist() == [[True, False]]
+    assert read(str(file), "train").is_ignored is None
+    found = read(str(file), "train", read_options(ignore_regions="crowd"))
+    assert found.is_ignored.tolist() == [True, False] and found.ignore_regions_of(1) is None
+    assert found.ignore_regions_of(0).classes.tolist() == [[True, False]]
 
 
 def test_other_open_regions_leave_crowd_regions_closed(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(open_regions="ignore"))
-    assert found.is_open.tolist() == [False, True, False] and found.crowd.tolist() == [True, True, False]
+    found = read(str(file), "train", read_options(ignore_regions="ignore"))
+    assert found.is_ignored.tolist() == [False, True, False] and found.crowd.tolist() == [True, True, False]
 
 
 def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
@@ -301,39 +303,39 @@ def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
     contents = json.loads(file.read_text(encoding="utf-8"))
     contents["annotations"][0]["open"] = 1
     found = read(str(text(file, contents)), "train")
-    assert found.is_open.tolist() == found.crowd.tolist() == [True, False]
+    assert found.is_ignored.tolist() == found.crowd.tolist() == [True, False]
 
 
 def test_boxes_of_a_class_join_the_open_regions_that_the_data_have(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(open_regions="crowd,ignore, ignore"))
-    assert found.is_open.tolist() == [True, True, False]
+    found = read(str(file), "train", read_options(ignore_regions="crowd,ignore, ignore"))
+    assert found.is_ignored.tolist() == [True, True, False]
 
 
 def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "dog"}, [[(2, 0), (3, 0)], [(1, 0)], [(2, 0), (2, 0)]])
-    found = read(str(file), "train", read_options(open_regions="ignore"))
+    found = read(str(file), "train", read_options(ignore_regions="ignore"))
     assert found.classes == ("cat", "dog") and found.boxes_per_class().tolist() == [1, 1]
-    assert found.unknown_of(0).classes.tolist() == [[True, True]] and found.unknown_of(1) is None
+    assert found.ignore_regions_of(0).classes.tolist() == [[True, True]] and found.ignore_regions_of(1) is None
     assert np.diff(found.starts).tolist() == [3, 1, 4] and found.crowd.sum() == 6
-    val = read(str(file), "val", ReadOptions(classes=("dog", "cat"), open_regions=("ignore",)))
-    assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
-    with refused(DataError, "'none'", "open_regions="):
-        read(str(file), "train", read_options(open_regions="crowd,none"))
+    val = read(str(file), "val", ReadOptions(classes=("dog", "cat"), ignore_regions=("ignore",)))
+    assert val.ignore_regions_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
+    with refused(DataError, "'none'", "ignore_regions="):
+        read(str(file), "train", read_options(ignore_regions="crowd,none"))
 
 
 def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, tmp_path):
     other = coco(tmp_path / "c" / "more.json", {1: "cat", 2: "ignore"}, [[(1, 0), (2, 0)]])
     both = f"{two_sets[1]},{other}"
-    labeled = read(both, "train", ReadOptions(all_labeled=True, open_regions=("ignore",)))
-    assert labeled.classes == ("dog", "elk", "cat") and labeled.looked_for is None
-    assert labeled.unknown_of(2).classes.tolist() == [[True, True, True]]
-    found = read(both, "train", ReadOptions(open_regions=("crowd", "ignore")))
-    assert masks(found) == [["dog", "elk"]] * 2 + [["cat"]] and found.labels[found.is_open].tolist() == [2]
+    labeled = read(both, "train", ReadOptions(all_labeled=True, ignore_regions=("ignore",)))
+    assert labeled.classes == ("dog", "elk", "cat") and labeled.annotated is None
+    assert labeled.ignore_regions_of(2).classes.tolist() == [[True, True, True]]
+    found = read(both, "train", ReadOptions(ignore_regions=("crowd", "ignore")))
+    assert masks(found) == [["dog", "elk"]] * 2 + [["cat"]] and found.labels[found.is_ignored].tolist() == [2]
     assert not any("ignore" in line for note in found.notes for line in note.splitlines()[1:])
-    with refused(DataError, "'none'", "open_regions="):
-        read(both, "train", read_options(open_regions="ignore,none"))
-    nothing = read(both, "train", read_options(open_regions="dog,elk,cat,ignore"))
+    with refused(DataError, "'none'", "ignore_regions="):
+        read(both, "train", read_options(ignore_regions="ignore,none"))
+    nothing = read(both, "train", read_options(ignore_regions="dog,elk,cat,ignore"))
     assert nothing.classes == () and not len(nothing.labels)
 
 
@@ -341,27 +343,27 @@ def test_open_regions_are_no_boxes_of_a_training_step(tmp_path):
     """Its memory is measured with the most boxes of an image; a region is there once for each class."""
     classes = {1: "ignore"} | {i: f"class {i}" for i in range(2, 60)}
     file = coco(tmp_path / "c.json", classes, [[(1, 0), (1, 0), (2, 0)], [(2, 0), (3, 0)], [(2, 1)] * 9])
-    assert read(str(file), "train", read_options(open_regions="ignore")).most_boxes == 2
+    assert read(str(file), "train", read_options(ignore_regions="ignore")).max_boxes == 2
 
 
 def test_merged_classes_are_open_together(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "Ignore"}, [[(2, 0)], [(3, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(open_regions="ignore", merge="Ignore:ignore"))
-    assert found.classes == ("cat",) and found.is_open.tolist() == [True, True, False]
+    found = read(str(file), "train", read_options(ignore_regions="ignore", merge="Ignore:ignore"))
+    assert found.classes == ("cat",) and found.is_ignored.tolist() == [True, True, False]
 
 
 def test_open_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(2, 0), (1, 0)]])
-    found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), open_regions=("ignore",)))
-    assert found.classes == ("dog", "cat") and found.unknown_of(0).classes.tolist() == [[True, True]]
+    found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), ignore_regions=("ignore",)))
+    assert found.classes == ("dog", "cat") and found.ignore_regions_of(0).classes.tolist() == [[True, True]]
 
 
 def test_an_open_region_does_not_tell_that_a_class_was_looked_for(tmp_path):
     """Written as COCO JSON and read again, the boxes of a region are boxes of its classes."""
     classes = {1: "cat", 2: "dog", 3: "ignore"}
     file = coco(tmp_path / "lvis.json", classes, [[(1, 0), (3, 0)], [(2, 0)]], [{"neg_category_ids": []}, {}])
-    data, _ = prepare(read(str(file), "train", read_options(open_regions="ignore")))
-    assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_open].tolist() == [0]
+    data, _ = prepare(read(str(file), "train", read_options(ignore_regions="ignore")))
+    assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_ignored].tolist() == [0]
     write(tmp_path, {"train": data})
     assert masks(read(str(tmp_path / "train.json"), "train")) == masks(data)
 
@@ -377,7 +379,7 @@ def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
     rows = [f"{image},xclick,/m/{name},1,.1,.5,.2,.8" for image, name in ("a1", "b2", "b1", "c3")]
     table = text(tmp_path / "train-bbox.csv", "\n".join([header, *rows]) + "\n")
     text(tmp_path / "class-descriptions-boxable.csv", "/m/1,cat\n/m/2,dog\n/m/3,elk\n")
-    assert read(str(table), "train").looked_for is None
+    assert read(str(table), "train").annotated is None
     verified = ["a,verification,/m/2,0", "a,verification,/m/3,1", "b,crowdsource-verification,/m/3,0", "z,x,/m/1,0"]
     verified.append("c,verification,/m/99,0")  # a class without boxes
     labels = text(
@@ -387,7 +389,7 @@ def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
     found = read(str(table), "train")
     assert masks(found) == [["cat", "dog"], ["cat", "dog", "elk"], ["elk"]]
     assert any(labels.name in note for note in found.notes)
-    assert read(str(table), "train", read_options(all_labeled=True)).looked_for is None
+    assert read(str(table), "train", read_options(all_labeled=True)).annotated is None
     header = "ImageID,Source,LabelName,Confidence"
     wrong = {"": 1, "ImageID,LabelName\na,/m/2\n": 1, f"{header}\na,x,/m/2\n": 2, f"{header}\na,x,/m/2,no\n": 2}
     for contents, line in wrong.items():

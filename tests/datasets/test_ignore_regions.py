@@ -14,7 +14,7 @@ from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment, mixup, mosaic
 from datasets.store import Annotations, Sample
 from datasets.transforms import augment
-from utils.unknown import EVERYWHERE, Unknown, joined, of_boxes, of_image
+from utils.ignore_regions import EVERYWHERE, IgnoreRegions, joined, of_boxes, of_image
 
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
@@ -30,11 +30,11 @@ every_move = pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
 
 
-def unknown_pixels(unknown: Unknown, size=SIZE) -> np.ndarray:
+def unknown_pixels(unknown: IgnoreRegions, size=SIZE) -> np.ndarray:
     """Which classes are unknown at the center of each pixel, bool [H, W, C]; one place and pixel at a time."""
     rows, columns = np.mgrid[: size[0], : size[1]] + 0.5
     found = np.zeros((*size, unknown.classes.shape[1]), bool)
-    for place, classes in zip(unknown.places, unknown.classes, strict=True):
+    for place, classes in zip(unknown.regions, unknown.classes, strict=True):
         u, v = (row[0] * columns + row[1] * rows + row[2] for row in place)
         found[(u >= 0) & (u < 1) & (v >= 0) & (v < 1)] |= classes
     return found
@@ -62,7 +62,7 @@ def test_an_open_region_stays_on_its_pixels(moves, kind):
     for seed in range(40):
         rng = np.random.default_rng((1, seed))
         drawn = augment(painted_region(rng, 250, (False, True)), SIZE, rng, kind, Augment(0, 0, **moves))
-        found = unknown_pixels(drawn.unknown)
+        found = unknown_pixels(drawn.ignore)
         assert not found[..., 0].any()
         assert_agree(drawn.image[..., 0] > 180, found[..., 1], 4)
         seen += found.any()
@@ -77,11 +77,11 @@ def test_an_open_region_stays_on_its_pixels_in_a_mosaic_and_a_mixup(moves):
         four = [painted_region(rng, 200, (True, False)) for _ in range(4)]
         settings = Augment(1, 1, **moves)
         drawn = mosaic(four, SIZE, rng, "corner", settings)
-        assert_agree(drawn.image[..., 0] > 157, unknown_pixels(drawn.unknown)[..., 0], 8)
+        assert_agree(drawn.image[..., 0] > 157, unknown_pixels(drawn.ignore)[..., 0], 8)
         blank = Sample(np.zeros((*SIZE, 3), np.uint8), *NO_BOXES)
         mixed = mixup(blank, painted_region(rng, 240, (True, False)), rng, "corner", settings)
-        assert_agree(mixed.image[..., 0] > 88, unknown_pixels(mixed.unknown)[..., 0], 4)
-        seen += int(unknown_pixels(mixed.unknown).any()) + int(unknown_pixels(drawn.unknown).any())
+        assert_agree(mixed.image[..., 0] > 88, unknown_pixels(mixed.ignore)[..., 0], 4)
+        seen += int(unknown_pixels(mixed.ignore).any()) + int(unknown_pixels(drawn.ignore).any())
     assert seen > 50
 
 
@@ -91,7 +91,7 @@ def test_a_class_that_was_not_looked_for_is_unknown_in_the_whole_sample(moves):
         rng = np.random.default_rng((3, seed))
         sample = Sample(np.zeros((50, 90, 3), np.uint8), *NO_BOXES, of_image(np.array([True, False])))
         drawn = augment(sample, SIZE, rng, "center", Augment(0, 0, **moves))
-        assert unknown_pixels(drawn.unknown)[..., 0].all() and not unknown_pixels(drawn.unknown)[..., 1].any()
+        assert unknown_pixels(drawn.ignore)[..., 0].all() and not unknown_pixels(drawn.ignore)[..., 1].any()
 
 
 @every_move
@@ -105,7 +105,7 @@ def test_each_image_of_a_mosaic_has_its_own_classes(moves):
             for level, mask in zip(levels, masks, strict=True)
         ]
         drawn = mosaic(four, SIZE, rng, "center", Augment(1, 0, **moves))
-        found = unknown_pixels(drawn.unknown)
+        found = unknown_pixels(drawn.ignore)
         assert (found.sum(-1) == 1).all()
         for i, level in enumerate(levels):
             own = drawn.image[..., 0] == level
@@ -116,19 +116,19 @@ def test_each_image_of_a_mosaic_has_its_own_classes(moves):
 def test_only_the_images_of_a_mosaic_that_lack_a_class_do_not_know_it():
     rng = np.random.default_rng(5)
     whole = Sample(np.zeros((80, 80, 3), np.uint8), *NO_BOXES)
-    part = whole._replace(unknown=of_image(np.array([False, True])))
+    part = whole._replace(ignore=of_image(np.array([False, True])))
     drawn = mosaic([whole, part, whole, whole], SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED))
-    found = unknown_pixels(drawn.unknown)
+    found = unknown_pixels(drawn.ignore)
     assert 0 < found[..., 1].mean() < 0.9 and not found[..., 0].any()
-    assert mosaic([whole] * 4, SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED)).unknown is None
+    assert mosaic([whole] * 4, SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED)).ignore is None
 
 
 def test_a_mixup_does_not_know_what_one_of_its_images_does_not_know():
     rng, settings = np.random.default_rng(6), Augment(0, 1, **UPRIGHT)
     first = Sample(np.zeros((*SIZE, 3), np.uint8), *NO_BOXES, of_image(np.array([True, False, False])))
     second = Sample(np.zeros((40, 30, 3), np.uint8), *NO_BOXES, of_image(np.array([False, True, False])))
-    assert (unknown_pixels(mixup(first, second, rng, "corner", settings).unknown) == [True, True, False]).all()
-    assert mixup(first._replace(unknown=None), second._replace(unknown=None), rng, "corner", settings).unknown is None
+    assert (unknown_pixels(mixup(first, second, rng, "corner", settings).ignore) == [True, True, False]).all()
+    assert mixup(first._replace(ignore=None), second._replace(ignore=None), rng, "corner", settings).ignore is None
 
 
 # ---- from the store to a batch
@@ -138,37 +138,37 @@ def test_a_mixup_does_not_know_what_one_of_its_images_does_not_know():
 def partly(painted) -> Annotations:
     """Twelve images: in every third one class 1 was not looked for, and the first box of image 3 is an open region."""
     data = read_annotation_file(str(painted(12)))
-    looked_for = np.ones((12, 2), bool)
-    looked_for[::3, 1] = False
+    annotated = np.ones((12, 2), bool)
+    annotated[::3, 1] = False
     rows = np.zeros(len(data.labels), bool)
     rows[data.starts[3]] = True
-    return replace(data, is_open=rows, crowd=rows).with_looked_for(looked_for)
+    return replace(data, is_ignored=rows, crowd=rows).with_annotated(annotated)
 
 
 def test_the_store_keeps_masks_and_regions_through_every_selection(partly):
     chosen = partly.select([5, 3, 0])
-    assert chosen.are_looked_for().tolist() == [[True, True], [True, False], [True, False]]
-    assert chosen.unknown_of(0) is None and chosen.unknown_of(1).classes.shape == (2, 2)
-    assert chosen.is_open.sum() == 1 and chosen.is_open[chosen.starts[1]]
-    assert partly.keep_boxes(~partly.is_open).is_open.sum() == 0
+    assert chosen.annotated_mask().tolist() == [[True, True], [True, False], [True, False]]
+    assert chosen.ignore_regions_of(0) is None and chosen.ignore_regions_of(1).classes.shape == (2, 2)
+    assert chosen.is_ignored.sum() == 1 and chosen.is_ignored[chosen.starts[1]]
+    assert partly.keep_boxes(~partly.is_ignored).is_ignored.sum() == 0
     swapped = choose_classes(partly, partly.classes[::-1], {}, select=False, complete=False)
-    assert (swapped.are_looked_for() == partly.are_looked_for()[:, ::-1]).all()
+    assert (swapped.annotated_mask() == partly.annotated_mask()[:, ::-1]).all()
     more = choose_classes(partly, (*partly.classes, "new"), {}, select=False, complete=False)
-    assert not more.are_looked_for()[:, 2].any()  # of data with masks; others have all classes in all images
+    assert not more.annotated_mask()[:, 2].any()  # of data with masks; others have all classes in all images
     merged = choose_classes(partly, None, {partly.classes[1]: partly.classes[0]}, select=False, complete=False)
-    assert merged.looked_for is None and len(merged.classes) == 1
+    assert merged.annotated is None and len(merged.classes) == 1
 
 
 def test_each_open_region_is_for_its_own_classes(partly):
     """Three open boxes in an image, two of them at one place."""
-    data = replace(partly, looked_for=None).select([3, 3])
+    data = replace(partly, annotated=None).select([3, 3])
     boxes = np.array([[2.0, 2, 9, 9], [12, 12, 19, 19], [12, 12, 19, 19]])
     rows = {"boxes": boxes, "labels": np.array([0, 0, 1], np.int32), "areas": np.ones(3), "box_lines": np.zeros(3)}
     flags = np.ones(3, bool)
-    data = replace(data, **rows, crowd=flags, is_open=flags, starts=np.array([0, 3, 3]))
-    found = unknown_pixels(data.unknown_of(0), (24, 24))
+    data = replace(data, **rows, crowd=flags, is_ignored=flags, starts=np.array([0, 3, 3]))
+    found = unknown_pixels(data.ignore_regions_of(0), (24, 24))
     assert found[5, 5].tolist() == [True, False] and found[15, 15].all() and not found[10, 10].any()
-    assert data.unknown_of(1) is None
+    assert data.ignore_regions_of(1) is None
 
 
 def test_an_open_region_ends_with_its_image(partly):
@@ -176,48 +176,48 @@ def test_an_open_region_ends_with_its_image(partly):
     boxes = partly.boxes.copy()
     boxes[partly.starts[3]] = [-900, -900, 900, 900]
     sizes = np.array([partly.image(i).shape[:2] for i in range(12)], np.int32)
-    data = DetectionDataset(replace(partly, boxes=boxes, looked_for=None, sizes=sizes), "stretch")
+    data = DetectionDataset(replace(partly, boxes=boxes, annotated=None, sizes=sizes), "stretch")
     drawn = mosaic([data.read(i) for i in (3, 0, 1, 2)], SIZE, np.random.default_rng(1), "stretch", STILL)
-    found = unknown_pixels(drawn.unknown)[..., partly.labels[partly.starts[3]]]
+    found = unknown_pixels(drawn.ignore)[..., partly.labels[partly.starts[3]]]
     rows, columns = found.any(1).sum(), found.any(0).sum()
     assert found[:rows, :columns].all() and found.sum() == rows * columns and 0 < found.mean() < 1
 
 
 def test_the_digest_depends_on_masks_and_regions(partly):
-    digests = {data.digest() for data in (partly, replace(partly, looked_for=None), replace(partly, is_open=None))}
+    digests = {data.digest() for data in (partly, replace(partly, annotated=None), replace(partly, is_ignored=None))}
     assert len(digests) == 3
 
 
 def test_joined_data_have_the_masks_of_their_parts(partly):
-    whole = replace(partly, looked_for=None, is_open=None)
+    whole = replace(partly, annotated=None, is_ignored=None)
     both = join([whole, partly], "both")
-    assert (both.are_looked_for() == np.concatenate([np.ones((12, 2)), partly.are_looked_for()])).all()
-    assert both.is_open.sum() == 1 and both.is_open[len(whole.labels) :].sum() == 1
-    assert join([whole, whole], "both").looked_for is None
+    assert (both.annotated_mask() == np.concatenate([np.ones((12, 2)), partly.annotated_mask()])).all()
+    assert both.is_ignored.sum() == 1 and both.is_ignored[len(whole.labels) :].sum() == 1
+    assert join([whole, whole], "both").annotated is None
     other = replace(whole, classes=("1", "9"))
     apart = join([whole, other], "both", apart=True)
     assert apart.classes == ("0", "1", "9")
-    assert apart.are_looked_for()[[0, 12]].tolist() == [[True, True, False], [False, True, True]]
+    assert apart.annotated_mask()[[0, 12]].tolist() == [[True, True, False], [False, True, True]]
 
 
 def test_a_validation_image_knows_what_its_annotations_know(partly):
     data = DetectionDataset(partly, "center")
     item = data[Key(0, 3, 3, SIZE)]
-    found = unknown_pixels(item.unknown)
+    found = unknown_pixels(item.ignore)
     assert found[..., 1].all()
     left, top, right, bottom = partly.boxes[partly.starts[3]]
     label = partly.labels[partly.starts[3]]
     if label == 0:
         scale = min(SIZE[0] / partly.sizes[3][0], SIZE[1] / partly.sizes[3][1])
         assert found[..., 0].sum() == pytest.approx((right - left) * (bottom - top) * scale**2, rel=0.1)
-    assert data[Key(0, 1, 1, SIZE)].unknown is None
+    assert data[Key(0, 1, 1, SIZE)].ignore is None
 
 
 @pytest.mark.parametrize("reduction", [2, 4])
 def test_an_open_region_is_reduced_with_its_image(partly, reduction):
-    data = DetectionDataset(replace(partly, looked_for=None), "corner")
+    data = DetectionDataset(replace(partly, annotated=None), "corner")
     whole, reduced = data.read(3), data.read(3, reduction)
-    counts, found = (unknown_pixels(one.unknown, one.image.shape[:2]).sum((0, 1)) for one in (whole, reduced))
+    counts, found = (unknown_pixels(one.ignore, one.image.shape[:2]).sum((0, 1)) for one in (whole, reduced))
     assert whole.image.shape[0] > reduced.image.shape[0] and counts.any() and not counts.all()
     edge = 2 * reduction * counts**0.5  # pixels of the whole image on two sides of the region
     assert (np.abs(found * reduction**2 - counts) <= edge + reduction**2).all()
@@ -226,14 +226,14 @@ def test_an_open_region_is_reduced_with_its_image(partly, reduction):
 def test_a_batch_without_anything_unknown_has_the_arguments_that_it_always_had(partly):
     data = DetectionDataset(partly, "center")
     known = collate([data[Key(0, i, i, SIZE)] for i in (1, 2)])
-    assert known.unknown is None and len(known.targets) == 3
+    assert known.ignore is None and known.targets[3] is None
     mixed = collate([data[Key(0, i, i, SIZE)] for i in (0, 1, 3)])
-    assert len(mixed.targets) == 4 and mixed.unknown.places.shape == (3, 2, 2, 3)
-    assert mixed.unknown.classes.any((1, 2)).tolist() == [True, False, True]
+    assert len(mixed.targets) == 4 and mixed.ignore.regions.shape == (3, 2, 2, 3)
+    assert mixed.ignore.classes.any((1, 2)).tolist() == [True, False, True]
     again = pickle.loads(pickle.dumps(mixed))
-    assert all(map(torch.equal, again.unknown, mixed.unknown)) and torch.equal(again.boxes, mixed.boxes)
+    assert all(map(torch.equal, again.ignore, mixed.ignore)) and torch.equal(again.boxes, mixed.boxes)
     moved = mixed.to(torch.device("meta"))
-    assert moved.unknown.places.device.type == moved.unknown.classes.device.type == "meta"
+    assert moved.ignore.regions.device.type == moved.ignore.classes.device.type == "meta"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -245,7 +245,7 @@ def test_a_loader_of_several_ranks_has_the_same_samples(partly, workers):
         batches = build_loader(data, TrainSampler(12, 4, SIZE, 1, rank=rank, world=world), workers)
         for batch in batches:
             for b in range(len(batch.ids)):
-                part = None if batch.unknown is None else Unknown(*(x[b].numpy() for x in batch.unknown))
+                part = None if batch.ignore is None else IgnoreRegions(*(x[b].numpy() for x in batch.ignore))
                 yield int(batch.ids[b]), part
 
     def by_image(parts):
@@ -268,8 +268,8 @@ def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly,
         return image, boxes, labels
 
     still = Augment(0, 0, 0, 0, (1, 1), 0, 0)
-    data = DetectionDataset(replace(partly, looked_for=None), "corner", still, extra_augment=mirror)
-    found = unknown_pixels(data[Key(0, 3, 3, SIZE)].unknown)[..., partly.labels[partly.starts[3]]]
+    data = DetectionDataset(replace(partly, annotated=None), "corner", still, extra_augment=mirror)
+    found = unknown_pixels(data[Key(0, 3, 3, SIZE)].ignore)[..., partly.labels[partly.starts[3]]]
     assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
 
 
@@ -283,10 +283,10 @@ def test_an_own_augmentation_leaves_an_image_without_boxes_as_it_is(partly, chan
         return image, boxes, labels
 
     rows = np.ones(len(partly.labels), bool)
-    data = replace(partly, looked_for=None, is_open=rows, crowd=rows)
+    data = replace(partly, annotated=None, is_ignored=rows, crowd=rows)
     still = Augment(0, 0, 0, 0, (1, 1), 0, 0)
     item = DetectionDataset(data, "corner", still, extra_augment=shift)[Key(0, 3, 3, SIZE)]
-    found = unknown_pixels(item.unknown)[..., partly.labels[partly.starts[3]]]
+    found = unknown_pixels(item.ignore)[..., partly.labels[partly.starts[3]]]
     assert not len(item.boxes) and found.any() and found.all() == changes
 
 
@@ -303,4 +303,4 @@ def test_parts_that_know_everything_join_to_nothing():
 def test_places_that_are_spread_are_unknown_for_each_of_their_classes_everywhere():
     parts = of_boxes(np.array([[0, 0, 9, 9], [5, 5, 20, 30.0]]), np.array([[True, False, False], [False, True, False]]))
     spread = parts.spread()
-    assert spread.classes.tolist() == [[True, True, False]] and (spread.places == EVERYWHERE).all()
+    assert spread.classes.tolist() == [[True, True, False]] and (spread.regions == EVERYWHERE).all()

@@ -16,7 +16,7 @@ from engine.parallel import compile_criterion
 from nets.coder import grid
 from nets.extended import NewestCriterion
 from nets.losses import _objectness_loss
-from utils.unknown import Unknown, joined, of_boxes, of_image
+from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image
 
 STILL = Augment(mosaic=0, mixup=0, flip=0, rotation=0, scale=(1, 1), translate=0, shear=0)
 AUGMENTS = {
@@ -31,23 +31,23 @@ AUGMENTS = {
 }
 
 
-def gradients_of(family, targets, labels=None, unknown=None):
+def gradients_of(family, targets, labels=None, ignore=None):
     """Gradients of the predictions of a batch's images, and the predictions. `labels`: in place of the batch's."""
-    boxes, own, size = targets
+    boxes, own, size, *_ = targets
     own = own if labels is None else labels
     raw = random_predictions(len(boxes), num_classes=3, family=family)
     leaves = type(raw)(*(x.clone().requires_grad_() for x in raw))
-    arguments = () if unknown is None else (unknown,)
+    arguments = () if ignore is None else (ignore,)
     CRITERIA[family]()(leaves, boxes, own, size, *arguments)["total"].backward()
     return type(raw)(*(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves))
 
 
-def unknown_points(family, unknown: Unknown, size) -> torch.Tensor:
+def unknown_points(family, unknown: IgnoreRegions, size) -> torch.Tensor:
     """Which classes are unknown at each anchor point, bool [B, A, C]; one place at a time."""
     cells, strides = grid(size, nets.MODELS[family].model.strides, torch.zeros(1))
     x, y = ((cells + 0.5) * strides[:, None]).numpy().T
-    found = torch.zeros(len(unknown.places), len(x), unknown.classes.shape[-1], dtype=torch.bool)
-    for b, (places, classes) in enumerate(zip(unknown.places.numpy(), unknown.classes, strict=True)):
+    found = torch.zeros(len(unknown.regions), len(x), unknown.classes.shape[-1], dtype=torch.bool)
+    for b, (places, classes) in enumerate(zip(unknown.regions.numpy(), unknown.classes, strict=True)):
         for place, of_place in zip(places, classes, strict=True):
             u, v = (row[0] * x + row[1] * y + row[2] for row in place)
             found[b, (u >= 0) & (u < 1) & (v >= 0) & (v < 1)] |= of_place
@@ -60,13 +60,13 @@ def partly(painted) -> Annotations:
     data = read_annotation_file(str(painted(12)))
     rows = np.zeros(len(data.labels), bool)
     rows[data.starts[3]] = rows[data.starts[7] : data.starts[7] + 2] = True
-    data = replace(data, classes=("a", "b", "c"), category_ids=np.arange(3), is_open=rows, crowd=rows)
-    looked_for = np.ones((12, 3), bool)
+    data = replace(data, classes=("a", "b", "c"), category_ids=np.arange(3), is_ignored=rows, crowd=rows)
+    annotated = np.ones((12, 3), bool)
     for i in range(12):
         without = np.setdiff1d(np.arange(3), data.boxes_of(i)[1])
         if i % 3:
-            looked_for[i, without[i % len(without)]] = False
-    return data.with_looked_for(looked_for)
+            annotated[i, without[i % len(without)]] = False
+    return data.with_annotated(annotated)
 
 
 def batch_of(data, kind):
@@ -94,7 +94,7 @@ def test_what_is_unknown_has_no_gradient_and_all_else_has_one(family, kind, part
     if family == "picodet":
         assert (empty.alignment[nothing_known] == 0).all()
 
-    whole = gradients_of(family, targets, unknown=unknown)  # with boxes, which may reach into another image's part
+    whole = gradients_of(family, targets, ignore=unknown)  # with boxes, which may reach into another image's part
     for b, labels in enumerate(batch.labels):
         absent = [label for label in range(3) if label not in labels]
         assert (whole.classes[b][:, absent][points[b][:, absent]] == 0).all()
@@ -105,9 +105,11 @@ def test_an_open_region_for_all_classes_leaves_only_its_positives(family):
     """Two equal images with a box; the second one is open everywhere."""
     _, boxes, _ = some_batch([1], torch.float32)
     boxes, labels = boxes.repeat(2, 1, 1), torch.tensor([[2], [2]])
-    places = of_image(np.ones(3, bool)).places
-    unknown = Unknown(torch.tensor(places).float().repeat(2, 1, 1, 1), torch.tensor([[[False] * 3], [[True] * 3]]))
-    found = gradients_of(family, (boxes, labels, SIZE), unknown=unknown)
+    places = of_image(np.ones(3, bool)).regions
+    unknown = IgnoreRegions(
+        torch.tensor(places).float().repeat(2, 1, 1, 1), torch.tensor([[[False] * 3], [[True] * 3]])
+    )
+    found = gradients_of(family, (boxes, labels, SIZE), ignore=unknown)
     positive = found.boxes[1].abs().sum(-1) > 0
     assert positive.any() and (found.classes[1][~positive] == 0).all()
     assert (found.classes[1][:, :2] == 0).all() and (found.classes[1][positive][:, 2] != 0).any()
@@ -148,8 +150,8 @@ def test_a_box_in_its_own_open_region_has_the_gradient_of_any_box(family):
     labels = labels % 3
     plain = gradients_of(family, (boxes, labels, SIZE))
     region = of_boxes(np.array([[0, 0, 96, 64]]), np.eye(3, dtype=bool)[:1])
-    unknown = Unknown(torch.tensor(region.places).float()[None], torch.tensor(region.classes)[None])
-    found = gradients_of(family, (boxes, labels, SIZE), unknown=unknown)
+    unknown = IgnoreRegions(torch.tensor(region.regions).float()[None], torch.tensor(region.classes)[None])
+    found = gradients_of(family, (boxes, labels, SIZE), ignore=unknown)
     assert torch.equal(found.boxes, plain.boxes)
     if family != "yolox":
         assert torch.equal(found.classes[..., 1:], plain.classes[..., 1:])
@@ -161,8 +163,8 @@ def test_a_box_in_its_own_open_region_has_the_gradient_of_any_box(family):
 def test_a_batch_in_which_everything_is_known_has_the_same_bits(family):
     _, boxes, labels = some_batch([3, 0, 2], torch.float32)
     labels = labels.clamp(max=2)
-    unknown = Unknown(torch.zeros(3, 2, 2, 3), torch.zeros(3, 2, 3, dtype=torch.bool))
-    plain, masked = (gradients_of(family, (boxes, labels, SIZE), unknown=one) for one in (None, unknown))
+    unknown = IgnoreRegions(torch.zeros(3, 2, 2, 3), torch.zeros(3, 2, 3, dtype=torch.bool))
+    plain, masked = (gradients_of(family, (boxes, labels, SIZE), ignore=one) for one in (None, unknown))
     assert all(map(torch.equal, plain, masked))
 
 
@@ -176,7 +178,7 @@ def test_processes_together_have_the_gradient_of_the_whole_batch(family, shards)
         of_boxes(np.array([[9, 9, 60, 50.0]]), np.ones((1, 4), bool)),
     ]
     parts.append(joined([parts[0], parts[2]]))
-    unknown = Unknown(torch.zeros(4, 2, 2, 3), torch.zeros(4, 2, 4, dtype=torch.bool))
+    unknown = IgnoreRegions(torch.zeros(4, 2, 2, 3), torch.zeros(4, 2, 4, dtype=torch.bool))
     for b, part in enumerate(parts):
         if part is not None:
             for tensor, array in zip(unknown, part, strict=True):
@@ -191,7 +193,7 @@ def test_processes_together_have_the_gradient_of_the_whole_batch(family, shards)
         def of_shard(predictions, boxes, labels, size):
             shard = next(rows)
             return CRITERIA[family](normalizer=normalizer)(
-                predictions, boxes, labels, size, Unknown(*(x[shard] for x in unknown))
+                predictions, boxes, labels, size, IgnoreRegions(*(x[shard] for x in unknown))
             )
 
         return of_shard
@@ -207,7 +209,7 @@ def test_the_newest_head_looks_at_its_own_classes():
         seen.append(unknown)
         return {}
 
-    unknown = Unknown(torch.zeros(1, 1, 2, 3), torch.tensor([[[False, True, False, True, False]]]))
+    unknown = IgnoreRegions(torch.zeros(1, 1, 2, 3), torch.tensor([[[False, True, False, True, False]]]))
     NewestCriterion(family, 3)((None,), None, torch.tensor([[3]]), SIZE, unknown)
     assert seen[0].classes.tolist() == [[[True, False]]]
 
@@ -219,7 +221,7 @@ def test_a_compiled_criterion_takes_what_is_unknown(monkeypatch):
     _, boxes, labels = some_batch([3, 2], torch.float32)
     predictions = random_predictions(2, family="ppyoloe")
     region = of_boxes(np.array([[9, 9, 60, 50.0]]), np.ones((1, 4), bool))
-    unknown = Unknown(*(torch.tensor(x).repeat(2, *[1] * (x.ndim - 1))[:, None] for x in region))
+    unknown = IgnoreRegions(*(torch.tensor(x).repeat(2, *[1] * (x.ndim - 1))[:, None] for x in region))
     eager, compiled = CRITERIA["ppyoloe"](), compile_criterion(CRITERIA["ppyoloe"]())
     losses = [criterion(predictions, boxes, labels, SIZE, unknown)["total"] for criterion in (eager, compiled)]
     torch.testing.assert_close(losses[1], losses[0])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from datasets.mirrored import default_flip, mirrored_classes
+from datasets.flips import default_flip, mirrored_classes
 from nets.pretrained import COCO_CLASSES
 
 
