@@ -15,8 +15,8 @@ class Rates:
     """The owner of the learning rates: the values that `cfg` (the constants of train.py) gives, defaults for the others.
 
     `pretrained`: whether the run starts from weights. `domain_similarity`: see `domain_similarity_of`. `power` and `max_images`
-    scale a rate with the images per step, see `Schedule`. `clip` is the largest norm of the gradients; 0: any norm. See docs/constants.md. In a
-    resumed run, `cfg` has the rates that it chose before (`Origin.completed`).
+    scale a learning rate with the images per step, see `Schedule`. `clip` is the largest norm of the gradients; 0: any norm. See
+    docs/constants.md. In a resumed run, `cfg` has the learning rates that it chose before (`Origin.completed`).
     """
 
     def __init__(self, cfg: Any, pretrained: bool, domain_similarity: float):
