@@ -36,7 +36,6 @@ from deploy.writer import WRITABLE, Results
 from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
-from report.heatmap import HeatMaps
 from utils import mirror, threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
 from utils.draw import write_image
@@ -95,7 +94,6 @@ class Config(Constants):
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
     overwrite: bool = False  # also replaces label files that were corrected since an earlier call wrote them
     negatives: bool = False  # the source has no objects: labels= are of the images with a detection, as backgrounds
-    heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width, or one number for both; none: as in training
@@ -141,7 +139,7 @@ def main(cfg: Config) -> Path | None:
         frames = decoded(next(iter(sources.videos.values()), None), sources.images.values(), detector.read)
         print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
-    writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.heatmap, cfg.overwrite)
+    writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.overwrite)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
         if not cfg.overwrite:
             require_replaceable_files(Path(cfg.output), sources, writers, cfg.save)
@@ -178,16 +176,14 @@ def description(detector: Detector, only: list[str] | None, confidence: float | 
 
 
 def writers_of(
-    detector: Detector, sources: Sources, labels: str | None, negatives: bool, heatmap: bool, overwrite: bool
-) -> dict[str, LabelFiles | HeatMaps]:
-    """Returns what writes label files and heat maps into the folders of the results."""
-    writers: dict[str, LabelFiles | HeatMaps] = {}
+    detector: Detector, sources: Sources, labels: str | None, negatives: bool, overwrite: bool
+) -> dict[str, LabelFiles]:
+    """Returns what writes label files into the folder of the results."""
+    writers: dict[str, LabelFiles] = {}
     if labels:
         model = "/".join(Path(detector.path).parts[-2:])
         kind = BackgroundFiles if negatives else LabelFiles
         writers["labels"] = kind(labels, detector.classes, label_images(sources), model, overwrite)
-    if heatmap:
-        writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
     return writers
 
 

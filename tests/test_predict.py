@@ -87,14 +87,13 @@ def test_no_drawn_image_replaces_another(weights, tmp_path):
     names = ["a.gif", "a.gif.png", "a.gif.png.png", "b.png", "b.png.jpg"]
     for seed, name in enumerate(names):
         write_noise(tmp_path / "in" / name, seed, width=64 + 2 * seed)
-    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.0, heatmap=True)
+    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.0)
     drawn = {
         name: read_image(str(tmp_path / "out" / name)).shape[1]
         for name in names_in(tmp_path / "out")
         if "/" not in name and name != "detections.json"
     }
     assert drawn == {"a.gif.png.png.png": 64, "a.gif.png": 66, "a.gif.png.png": 68, "b.png": 70, "b.png.jpg": 72}
-    assert len(names_in(tmp_path / "out" / "heatmaps")) == len(names)
 
 
 def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):

@@ -122,9 +122,9 @@ def test_every_third_frame_has_the_detections_of_that_frame_and_the_drawn_video_
 
 
 def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, tmp_path):
-    run(weights, film, tmp_path / "out", every=3, labels="yolo", heatmap=True, max_detections=1)
+    run(weights, film, tmp_path / "out", every=3, labels="yolo", max_detections=1)
     frames = [f"film.mp4_{number:06}.jpg" for number in (0, 3, 6)]
-    assert names_in(tmp_path / "out/images") == frames == names_in(tmp_path / "out/heatmaps")
+    assert names_in(tmp_path / "out/images") == frames
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
     assert len(read(str(tmp_path / "out/labels/data.yaml"), "train").labels) == 3
