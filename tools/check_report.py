@@ -27,7 +27,7 @@ TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
 EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
-FEW_ANNOTATED = 0.1  # fraction of the images in which a class was looked for, below which there is a warning
+FEW_ANNOTATED = 0.1  # fraction of the images in which a class is annotated, below which there is a warning
 EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
@@ -64,39 +64,21 @@ def check(
     frames of one video there, see `_find_frames`; "errors" what training refuses, "warnings" what may harm it, "versions" a
     sentence about copies within a split."""
     options = options or ReadOptions(bad_boxes="drop")
-    parts, unread, asked = {}, [], {"train": data}
     division = None if val is None else division_of(val)
     require_division(division, options.split_by)
-    if val is not None and division is None:
-        asked["val"] = val
-    for name in ("train", "val"):
-        if name == "val" and val is None and "train" in parts and _has_val(parts["train"].good, data):
-            asked["val"] = data
-        if name not in asked:
-            continue
-        if "train" in parts:
-            options = replace(options, classes=parts["train"].good.classes)
-        try:
-            parts[name] = examine(asked[name], name, size, options)
-        except DataError as error:
-            unread += _problems(error)
-    if unread:
-        for part in parts.values():
-            unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
-        raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
+    parts = _read_parts(data, val if division is None else None, val is None, size, options)
+    train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
-    test_warnings = []
-    parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := mirrored_classes(parts["train"].good.classes):
+    train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
+    if sided := mirrored_classes(train.good.classes):
         names = " and ".join(map(repr, sided))
-        text = f"training will not mirror images (flip=0), because a mirror makes another class of {names}"
-        parts["train"].report["notes"].append(text)
-    frames = _check_division(parts["train"], val, division, options.split_by) if division else []
+        text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
+        train.report["notes"].append(text)
+    frames = _check_division(train, val, division, options.split_by) if division else []
     if val is None and "val" in parts:
-        error = shared_error(data, parts["train"].paths, parts["val"].paths)
+        error = shared_error(data, train.paths, parts["val"].paths)
         parts["val"].report["errors"] += filter(None, [error])
-    if _has_test(parts, data):
-        test_warnings = _add_test(parts, data, size, options)
+    test_warnings = _add_test(parts, data, size, options) if _has_test(parts, data) else []
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report["leaks"], report["versions"] = _find_copies(parts)
@@ -105,6 +87,30 @@ def check(
     report["warnings"] = [warning for name, part in parts.items() for warning in _warnings(name, part.report)]
     report["warnings"] += test_warnings + outside
     return report, parts
+
+
+def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: ReadOptions) -> dict[str, Part]:
+    """Examines the training and the validation data. Raises DataError for the problems of both together.
+
+    `own_val`: the validation split of `data` counts, if it has one."""
+    parts: dict[str, Part] = {}
+    unread: list[str] = []
+    for name, source in (("train", data), ("val", val)):
+        if name == "val" and own_val and "train" in parts and _has_val(parts["train"].good, data):
+            source = data
+        if source is None:
+            continue
+        if "train" in parts:
+            options = replace(options, classes=parts["train"].good.classes)
+        try:
+            parts[name] = examine(source, name, size, options)
+        except DataError as error:
+            unread += _problems(error)
+    if unread:
+        for part in parts.values():
+            unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
+        raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
+    return parts
 
 
 def _has_val(train: Annotations, source: str) -> bool:
@@ -195,7 +201,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
 
 
 def _annotated_images(data: Annotations) -> dict[str, dict[str, int]]:
-    """Returns in how many images each class was looked for; nothing if all of them were in all images."""
+    """Returns in how many images each class is annotated; nothing if all of them are in all images."""
     if data.annotated is None:
         return {}
     return {"annotated": dict(zip(data.classes, data.annotated_mask().sum(0).tolist(), strict=True))}
@@ -301,7 +307,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     def place(row: int) -> str:
         return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
 
-    # an open region is there once for each class
+    # an ignore region is there once for each class
     places = np.column_stack([annotations.image_of_boxes(), annotations.boxes])
     report = {
         "boxes": len(rows),
@@ -344,7 +350,7 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     annotated = part.get("annotated", {}).items()
     if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
-        text = f"classes that were looked for in few of the {part['images']} images, and count in these only"
+        text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {first_names(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
