@@ -94,15 +94,15 @@ def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
 def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, Any]]]:
     """Returns the images with the most boxes, and the smallest boxes."""
     part = thumbnails.parts[name]
-    most = []
+    max_boxes = []
     for path, count, versions in part.report["max_boxes"]:
         if count:
             caption = amount(count, "box")
-            most.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
+            max_boxes.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
     smallest = []
     for (_, side, versions), row in zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True):
         smallest.append(thumbnails.of_box(name, row, f"{side:g} px{_of_versions(versions)}"))
-    return {"most": most, "smallest": smallest}
+    return {"max_boxes": max_boxes, "smallest": smallest}
 
 
 def _of_versions(count: int) -> str:

@@ -114,13 +114,13 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def numbers_in(text: str, most: int) -> set[int]:
-    """Returns the numbers in text such as 1-11,14. Raises ConfigError for other text, and for numbers above `most`."""
+def numbers_in(text: str, count: int) -> set[int]:
+    """Returns the numbers in text such as 1-11,14. Raises ConfigError for other text, and for numbers above `count`."""
     numbers = set()
     for part in text.replace(" ", "").split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not 1 <= first <= last <= most:
-            raise ConfigError(f"accept={text}: {part!r}: write numbers from 1 to {most}, for example accept=1-3,5")
+        if not 1 <= first <= last <= count:
+            raise ConfigError(f"accept={text}: {part!r}: write numbers from 1 to {count}, for example accept=1-3,5")
         numbers |= set(range(first, last + 1))
     return numbers
