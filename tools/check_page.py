@@ -13,7 +13,6 @@ from datasets.store import Annotations, evenly_spaced
 from report import page
 from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
 from utils.images import ImageError, read_image
-from utils.text import amount
 
 TEMPLATE = Path(__file__).with_name("check.html")
 TITLE = "Data check"
@@ -32,7 +31,7 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
     return page.render(
         TEMPLATE,
         TITLE,
-        ["Classes", "Box sizes", "Samples", "Copies", "Most and smallest boxes", "Problems"],
+        ["Classes", "Box sizes", "Samples", "Copies", "Problems"],
         report={**report, **{name: {**report[name], "median": f"{report[name]['median_side']:g}"} for name in parts}},
         names=list(parts),
         rows=ROWS,
@@ -43,7 +42,6 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
         histograms={name: _histogram(report[name]["histogram"]) for name in parts},
         samples={name: _samples(thumbnails, name) for name in parts},
         copies=_copies(thumbnails, report),
-        extremes={name: _extremes(thumbnails, name) for name in parts},
         problems=problems,
         notes=notes,
     )
@@ -89,24 +87,6 @@ def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
     good = thumbnails.parts[name].good
     firsts = np.unique(thumbnails.parts[name].groups)  # one of the versions of an image
     return [thumbnails.of_image(name, good.path(firsts[i])) for i in evenly_spaced(len(firsts), SAMPLES)]
-
-
-def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns the images with the most boxes, and the smallest boxes."""
-    part = thumbnails.parts[name]
-    max_boxes = []
-    for path, count, versions in part.report["max_boxes"]:
-        if count:
-            caption = amount(count, "box")
-            max_boxes.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
-    smallest = []
-    for (_, side, versions), row in zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True):
-        smallest.append(thumbnails.of_box(name, row, f"{side:g} px{_of_versions(versions)}"))
-    return {"max_boxes": max_boxes, "smallest": smallest}
-
-
-def _of_versions(count: int) -> str:
-    return f", 1 of {count} versions" if count > 1 else ""
 
 
 def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the n
 EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
 FEW_ANNOTATED = 0.1  # fraction of the images in which a class is annotated, below which there is a warning
-EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
     "thin": f"boxes more than {THIN} times longer than wide",
@@ -46,7 +45,7 @@ class Part(NamedTuple):
     paths: list[str]  # of all images, also those that cannot be read
     scanned: Scan  # of `paths`
     groups: np.ndarray  # int64 [images of `good`]: the first of the images that are versions of one image
-    rows: dict[str, np.ndarray]  # kind of SUSPICIOUS or "smallest" -> boxes of `good`; "max_boxes" -> images of it
+    rows: dict[str, np.ndarray]  # kind of SUSPICIOUS -> boxes of `good`
 
 
 def check(
@@ -181,7 +180,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         errors.append(str(error).partition("\n")[0])
         good, notes = prepare(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
     groups = similar_groups(good.digests, good.hashes)
-    boxes, rows = _boxes(good, size, groups)
+    boxes, rows = _boxes(good, size)
     if part != "train":
         boxes["advice"] = ""  # one image size is chosen, by the training images
     report = {
@@ -276,10 +275,8 @@ def _versions_text(parts: dict[str, Part], leaks: list[dict[str, Any]]) -> str:
     return f"versions of one image within {' and '.join(names)} are harmless ({amount(count, 'group')}): {why}"
 
 
-def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Counts and sizes of all boxes except crowd regions, and the rows of suspicious and small ones, by kind.
-
-    `groups` [N]: of the images that are versions of one image, one is listed."""
+def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns counts and sizes of all boxes except crowd regions, and the rows of suspicious ones, by kind."""
     rows = np.flatnonzero(~annotations.crowd)
     boxes, written = clipped_boxes(annotations)[rows], annotations.boxes[rows]
     images, labels = annotations.image_of_boxes()[rows], annotations.labels[rows]
@@ -296,13 +293,6 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
         "outside": (np.abs(boxes - written) > 0.01).any(1),
     }
     found = {kind: rows[mask] for kind, mask in masks.items()}
-    counts = np.bincount(images, minlength=len(annotations))
-    versions = np.bincount(groups, minlength=len(groups))[groups]
-    by_count = np.argsort(-counts, kind="stable")
-    found["max_boxes"] = by_count[one_per_group(groups[by_count], EXTREMES)]
-    by_size = np.argsort(sides, kind="stable")
-    smallest = by_size[one_per_group(groups[images[by_size]], EXTREMES)]
-    found["smallest"] = rows[smallest]
 
     def place(row: int) -> str:
         return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
@@ -320,11 +310,6 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
         "advice": advice(sides, size).text,
         "clipped": len(found["outside"]),
         "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
-        "max_boxes": [[annotations.path(i), int(counts[i]), int(versions[i])] for i in found["max_boxes"]],
-        "smallest": [
-            [place(row), round(float(sides[i]), 1), int(versions[images[i]])]
-            for row, i in zip(found["smallest"], smallest, strict=True)
-        ],
     }
     return report, found
 

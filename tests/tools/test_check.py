@@ -98,7 +98,7 @@ def test_boxes_below_two_pixels_are_a_problem(tmp_path: Path) -> None:
     assert re.search("below 2 pixels.*: 2$", text_of(report), re.MULTILINE)
 
 
-def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path: Path) -> None:
+def test_versions_of_one_image_are_harmless_within_a_split(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     lines = []
     for i in range(3):
@@ -109,12 +109,7 @@ def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path
             lines.append(f"{i}{version}.jpg 1,1,{20 + i},{20 + i},0\n")
     (tmp_path / "a.txt").write_text("".join(lines))
     report, _ = check(str(tmp_path / "a.txt"))
-    assert [[Path(path).name, versions] for path, _, versions in report["train"]["max_boxes"]] == [
-        ["00.jpg", 3],
-        ["10.jpg", 3],
-        ["20.jpg", 3],
-    ]
-    assert len(report["train"]["smallest"]) == 3 and "harmless (3 groups)" in report["versions"]
+    assert "harmless (3 groups)" in report["versions"]
     (tmp_path / "b.txt").write_text(lines[4])
     leaked, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
     assert leaked["versions"] == ""
