@@ -24,7 +24,8 @@ from datasets.box_sizes import Size
 from datasets.errors import DataError
 from datasets.formats.read import read_options
 from tools.check_page import TITLE, html_page
-from tools.check_report import SUSPICIOUS, check
+from tools.check_report import check
+from tools.check_split import SUSPICIOUS
 from utils.config import ConfigError, Constants, override, require_writable
 from utils.outputs import require_replaceable, write_all
 from utils.script import run_script

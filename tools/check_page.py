@@ -11,7 +11,7 @@ from datasets.box_sizes import HARD
 from datasets.errors import first_ten
 from datasets.store import Annotations, evenly_spaced
 from report import page
-from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
+from tools.check_split import EDGES, SUSPICIOUS, Part, one_per_group
 from utils.images import ImageError, read_image
 
 TEMPLATE = Path(__file__).with_name("check.html")
