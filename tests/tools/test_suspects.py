@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -30,7 +29,7 @@ from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects_labels import write_label_files
-from tools.suspects_page import OTHER, thumbnail, write_page
+from tools.suspects_page import thumbnail, write_page
 from tools.suspects_table import with_proposal, within, word, write_csv
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
@@ -233,21 +232,6 @@ def test_confidences_are_averaged_with_those_of_the_mirrored_image() -> None:
     nothing = Result(boxes[:0], result.scores[:0], result.labels[:0], ())
     assert len(suspects.mean_scores(nothing, again, np.zeros((100, 100, 3), np.uint8))) == 0
     assert (suspects.mean_scores(result, nothing, np.zeros((100, 100, 3), np.uint8)) < result.scores).all()
-
-
-def test_only_models_that_were_trained_with_mirrored_images_see_them(small: Path, tmp_path: Path) -> None:
-    data, _ = prepare(read(str(small), "train"))
-    names = ("green", "blue & 蓝", "<b>red</b>")
-    file = lively_checkpoint(tmp_path / "flipped.pt", classes=names, flip=0.5)
-    contents = torch.load(file)
-    contents["config"]["flip"] = 0.0
-    torch.save(contents, tmp_path / "plain.pt")
-    plain, flipped = (suspects.detect(tmp_path / f"{name}.pt", data) for name in ("plain", "flipped"))
-    for one, other in zip(plain, flipped, strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[2], other[2])
-    scores = [np.concatenate([one[1] for one in detected]) for detected in (plain, flipped)]
-    assert len(scores[0]) > 20 and (scores[0] != scores[1]).mean() > 0.9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -487,16 +471,6 @@ def test_the_page_has_short_paths_and_names_the_copies(tmp_path: Path) -> None:
     (card,) = re.findall(r"<li .*?</li>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL)
     text = re.sub(r"<[^>]*>", " ", card)
     assert "a.png" in text and "b.png suspects.txt:2" in text and str(tmp_path) not in text
-
-
-def test_other_labels_are_as_wide_as_the_suspect() -> None:
-    one = Suspect("missing", 0.9, 0, -1, None, box_of([40, 40, 80, 80], 0))
-    jpeg = thumbnail(np.zeros((120, 120, 3), np.uint8), one, np.array([[5.0, 5, 30, 115]]), ("cat",))
-    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).astype(int)
-    of_others = np.abs(image - OTHER).sum(-1) < 120
-    assert (
-        of_others.sum(1).max() >= 40 and of_others.sum(0).max() > 200
-    )  # a row crosses the upper edge, and a column the left one
 
 
 def test_a_weak_checkpoint_is_named_with_the_fix(small: Path, tmp_path: Path, capsys, monkeypatch) -> None:
