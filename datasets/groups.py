@@ -93,9 +93,9 @@ def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np
         if near:
             pairs.append((index, min(near, key=lambda row: abs(row[0] - number))[1]))
             are_named.append(bool(_VIDEO.search(key)))
-    index, other = np.array(pairs, int).reshape(-1, 2).T
-    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, other, index)
-    return index[are_frames], other[are_frames]
+    rows_of_val, rows_of_train = np.array(pairs, int).reshape(-1, 2).T
+    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, rows_of_train, rows_of_val)
+    return rows_of_val[are_frames], rows_of_train[are_frames]
 
 
 def _similar(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
 def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], count: int) -> list[str]:
     """Draws at most `count` images, those with the most errors. Returns a line about each: file, errors and path."""
     ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    lines = []
+    lines: list[str] = []
     for index in ranking[:count]:
         one = comparisons[index]
         if one.errors:
@@ -66,7 +66,7 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) ->
     data = dataset.annotations
     chosen = evenly_spaced(len(data.image_ids), count)
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
-    of_image = {int(data.image_ids[index]): [] for index in chosen}
+    of_image: dict[int, list[tuple[float, ...]]] = {int(data.image_ids[index]): [] for index in chosen}
     for one in detections:  # entries of a COCO results file
         if one["image_id"] in of_image and one["score"] >= CONFIDENCE:
             of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))

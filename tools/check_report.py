@@ -48,7 +48,7 @@ def check(
         names = " and ".join(map(repr, sided))
         text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
         train.report["notes"].append(text)
-    frames = _check_division(train, val, division, options.split_by) if division else []
+    frames = _check_division(train, str(val), division, options.split_by) if division else []
     if val is None and "val" in parts:
         error = shared_error(data, train.paths, parts["val"].paths)
         parts["val"].report["errors"] += filter(None, [error])

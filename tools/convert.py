@@ -51,9 +51,12 @@ class Config(Constants):
     background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
 
 
-def _divide(annotations: Annotations, target: Path, cfg: Config) -> dict[Path, Annotations]:
+def _divide(
+    annotations: Annotations, target: Path, fractions: tuple[float, ...] | None, cfg: Config
+) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
-    fractions = cfg.split
+    if fractions is None:
+        return {target: annotations}
     option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
     if len(fractions) not in (2, 3) or not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
@@ -70,7 +73,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     cutter = _checked(goal, cfg)
     to_json = goal.suffix.lower() == ".json"
     data, report = _read(source, cfg, with_sizes=to_json or cutter is not None)
-    outputs = _divide(data, goal, cfg) if cfg.split else {goal: data}
+    outputs = _divide(data, goal, cfg.split, cfg)
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")

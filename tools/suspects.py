@@ -222,14 +222,16 @@ def is_copy(one: Suspect, group: list[Suspect], sizes: np.ndarray) -> bool:
     places, classes = [], []
     for suspect in (one, group[0]):
         height, width = sizes[suspect.image]
-        box = (suspect.label or suspect.proposal).box
-        places.append(np.asarray(box, np.float64)[None] / [width, height, width, height])
+        box = np.asarray(suspect.boxes()[0].box, np.float64)
+        places.append(box[None] / [width, height, width, height])
         classes.append([part and part.label for part in (suspect.label, suspect.proposal)])
     return classes[0] == classes[1] and pairwise_iou(*places)[0, 0] >= MATCH
 
 
 def checked(cfg: Config) -> Config:
     """Returns the options after checking all that needs no data; the initial weights become a path."""
+    if (cfg.apply is None) != (cfg.accept is None):
+        raise ConfigError("apply= and accept= belong together: apply=FOLDER accept=1-11,14")
     require(cfg, {"epochs": 1, "top": 1, "seed": 0}, {"seed": MAX_SEED}, {"split": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
@@ -246,9 +248,7 @@ def checked(cfg: Config) -> Config:
 def main(cfg: Config) -> Path:
     """Ranks the labels, writes the files and returns their folder; with `apply`, returns the file of corrected labels."""
     cfg = check(cfg)
-    if (cfg.apply is None) != (cfg.accept is None):
-        raise ConfigError("apply= and accept= belong together: apply=FOLDER accept=1-11,14")
-    if cfg.apply is not None:
+    if cfg.apply is not None and cfg.accept is not None:
         return apply(Path(cfg.apply), cfg.accept)
     cfg = checked(cfg)
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")

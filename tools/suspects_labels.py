@@ -52,16 +52,16 @@ def after_proposals(
     boxes, labels, crowd = (part.copy() for part in data.boxes_of(index))
     scores, stays, new = np.ones(len(boxes)), ~crowd, []
     for one in suspects:
-        if one.kind == "missing":
-            new.append(one)
-            continue
-        scores[one.row] = one.score
-        if one.kind == "wrong":
-            labels[one.row] = one.proposal.label
-        elif one.kind == "loose":
-            boxes[one.row] = one.proposal.box
-        else:
+        if one.proposal is None:
             stays[one.row] = False
-    boxes = np.concatenate([boxes[stays], *(one.proposal.box[None] for one in new)])
-    labels = np.append(labels[stays], [one.proposal.label for one in new]).astype(int)
-    return boxes, labels, np.append(scores[stays], [one.score for one in new])
+        elif one.kind == "missing":
+            new.append((one.proposal, one.score))
+        else:
+            scores[one.row] = one.score
+            if one.kind == "wrong":
+                labels[one.row] = one.proposal.label
+            else:
+                boxes[one.row] = one.proposal.box
+    boxes = np.concatenate([boxes[stays], *(box.box[None] for box, _ in new)])
+    labels = np.append(labels[stays], [box.label for box, _ in new]).astype(int)
+    return boxes, labels, np.append(scores[stays], [score for _, score in new])

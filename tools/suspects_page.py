@@ -65,14 +65,9 @@ def short_names(data: Annotations) -> list[str]:
 
 def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
     """Returns what the models propose, in words."""
-    if one.label is None:
-        return f"add {classes[one.proposal.label]}"
-    name = classes[one.label.label]
-    if one.proposal is None:
-        return f"remove {name}: it repeats another label"
-    if one.kind == "loose":
-        return f"{name}: other edges"
-    return f"{name}: rather {classes[one.proposal.label]}"
+    first, last = (classes[box.label] for box in (one.boxes()[0], one.boxes()[-1]))
+    texts = {"missing": f"add {last}", "wrong": f"{first}: rather {last}", "loose": f"{first}: other edges"}
+    return texts.get(one.kind, f"remove {first}: it repeats another label")
 
 
 def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tuple[str, ...]) -> bytes:
