@@ -84,10 +84,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         chart=curve_chart(analysis.curves),
         classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
         other_classes=len(names) - MAX_ROWS,
-        confusions=[
-            {"cell": f"{r},{c}", "count": int(analysis.matrix[r, c]), "true": names[r], "predicted": names[c]}
-            for r, c in confusions
-        ],
+        confusions=_confusions(analysis.matrix, confusions, names),
         matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
         kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
         confidence=f"{analysis.confidence:g}",
@@ -97,6 +94,14 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
     )
     with atomic_write(path) as file:
         file.write(html.encode("utf-8", errors="replace"))
+
+
+def _confusions(matrix: np.ndarray, cells: list[Cell], names: list[str]) -> list[dict[str, Any]]:
+    """Returns the most frequent confusions, each with the number of its mistakes."""
+    found = []
+    for r, c in cells:
+        found.append({"cell": f"{r},{c}", "count": int(matrix[r, c]), "true": names[r], "predicted": names[c]})
+    return found
 
 
 def _fixed() -> dict[str, Any]:
