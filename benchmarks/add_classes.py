@@ -162,7 +162,7 @@ def read(data: str, name: str) -> tuple[Annotations, Annotations]:
     """Reads the training and the validation data of a data set of small_data."""
     sources = DATA[name].sources(data)
     options = read_options(None, None, sources["image_root"], "drop", "error")
-    return read_train_and_val(sources["train"], sources["val"], 0, options, lambda *_: None)
+    return read_train_and_val(sources["train"], sources["val"], options, lambda *_: None)
 
 
 def write(folder: Path, names: Iterable[str], parts: Sequence[tuple[Annotations, Iterable[str]]]) -> None:

@@ -207,7 +207,7 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
-    sources = (constants.train, constants.val, constants.split_seed)
+    sources = (constants.train, constants.val)
     train_data, val_data = read_train_and_val(*sources, read_options(), lambda *_: None)
     flip = default_flip(train_data.classes)
     vertical, rotation = constants.flip_vertical, constants.rotation
@@ -339,7 +339,7 @@ def runs(cfg, end: float) -> Iterator[dict]:
 
 def peer_epochs(cfg, constants: train.Config, peer: str, end: float) -> dict:
     """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
-    sources = (constants.train, constants.val, constants.split_seed)
+    sources = (constants.train, constants.val)
     data = read_train_and_val(*sources, read_options(), lambda *_: None)
     made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0}
     with tempfile.TemporaryDirectory() as name:

@@ -244,7 +244,7 @@ def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
         **DATA[run.data].sources(cfg.data),
         **{"model": "yolox_nano", "weights": cfg.weights, "workers": 0},
         **{"epochs": run.epochs, "image_size": (run.image_size, run.image_size)},
-        **{"seed": run.seed, "split_seed": run.seed},
+        "seed": run.seed,
         **(former_defaults(run.epochs) if recipe.former else {}),
         **recipe.constants,
     }
@@ -283,8 +283,7 @@ def build_changed(recipe: Recipe, **arguments: Any) -> tuple:
 def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains another trainer on the same images, with its own defaults, and judges its detections with our evaluator."""
     options = read_options(image_root=constants["image_root"])
-    seed = constants["split_seed"]
-    train_data, val_data = read_train_and_val(constants["train"], constants["val"], seed, options, lambda note: None)
+    train_data, val_data = read_train_and_val(constants["train"], constants["val"], options, lambda note: None)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         task = write_task(Path(name), peer, train_data, val_data, constants)
         usage = run_peer(python, Path(name), task)

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from datasets.loader import Loader
 from engine.optimizer import Updater
 from engine.rates import domain_similarity_of
-from engine.time_budget import TimeBudget
 from metrics.coco import class_thresholds, coco_metrics, to_coco
 from nets import Pretraining
 from report.drawn_images import prediction_sheet
@@ -71,9 +71,8 @@ def evaluate(
 class Initial:
     """The evaluation of the initial weights before training (epoch 0), if they were trained on classes of the data.
 
-    `row`: the row of the log, empty without an evaluation. `domain_similarity`: see `domain_similarity_of`.
-    `expected`: the mAP50-95 of the
-    weights on images like those of their training. `criterion`: see `evaluate`.
+    `row`: the row of the log, empty without an evaluation. `domain_similarity`: see `domain_similarity_of`. `expected`: the
+    mAP50-95 of the weights on images like those of their training. `criterion`: see `evaluate`.
     """
 
     def __init__(
@@ -81,19 +80,16 @@ class Initial:
         pretraining: Pretraining | None,
         expected: float,
         model: nn.Module,
-        loader,
-        criterion,
+        loader: Loader,
+        criterion: Callable,
         ranks: Ranks,
-        budget: TimeBudget,
     ):
         self.pretrained = pretraining is not None
         self.row: dict[str, Any] = {}
         self.domain_similarity = 0.0
-        if self.pretrained and pretraining.known > 0:
-            budget.lap()
+        if pretraining and pretraining.known > 0:
             metrics = evaluate(model, loader, ranks, criterion)
             self.row = {"epoch": 0} | evaluation_row(metrics, model.first_class)
-            budget.lap("evaluation")
             self.domain_similarity = domain_similarity_of(pretraining, self.row["AP"], expected)
 
 

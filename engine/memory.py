@@ -44,6 +44,10 @@ class StepMemory:
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory after the thaw: {self.advice()}") from error
 
+    def text(self) -> str:
+        """Returns a line about the memory of a thawed step; "" where it was not measured."""
+        return f"memory     {self.thawed_bytes / 2**30:.1f} GiB for a thawed step" if self.thawed_bytes else ""
+
     def advice(self, frozen: bool = False) -> str:
         """Returns what to change if a step of the frozen or of the thawed phase does not fit."""
         return less_memory(self.batch_sizes, self.accumulate, frozen)
@@ -160,13 +164,11 @@ def reserved_bytes(device: torch.device) -> int:
 
 
 def less_memory(sizes: Mapping[str, int], accumulate: int, frozen: bool = False) -> str:
-    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit.
-
-    CUDA graphs keep their memory between steps, also during an evaluation."""
+    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
     name, other = SIZES if frozen else SIZES[::-1]
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
     return (
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
-        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)}); cuda_graphs=false also saves memory"
+        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
     )

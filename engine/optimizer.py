@@ -55,19 +55,18 @@ class EMA:
     in YOLOX for long runs, less for runs of a few hundred steps, whose average would otherwise lag behind.
     """
 
-    def __init__(self, model: nn.Module, total_steps: int, enabled: bool = True):
+    def __init__(self, model: nn.Module, total_steps: int):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         # Listed once: the walk through all modules takes milliseconds of every step.
         self.parameters = list(self.model.parameters()), list(model.parameters())
         for ours, theirs in zip(self.model.modules(), model.modules(), strict=True):
             ours._buffers = theirs._buffers
-        self.enabled = enabled
         self.set_length(total_steps)
         self.count = torch.zeros((), device=next(model.parameters()).device)
 
     def set_length(self, total_steps: int) -> None:
         """Sets the decay for a run of this length."""
-        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1)) if self.enabled else 0.0
+        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1))
         self.tau = min(2000.0, max(total_steps / 20, 1))
 
     @torch.no_grad()
@@ -80,7 +79,7 @@ class EMA:
         weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * finite
         trained = [p.requires_grad for p in self.parameters[1]]
         ours, theirs = (list(compress(parameters, trained)) for parameters in self.parameters)
-        if self.decay == 0:
+        if self.decay == 0:  # a run of at most 20 steps
             torch._foreach_copy_(ours, theirs)  # bitwise equal, also after a skipped step
         elif weight.device.type == "cpu":  # .item() waits for nothing on a CPU, and allows one pass instead of three
             torch._foreach_lerp_(ours, theirs, weight.item())
@@ -234,4 +233,5 @@ class Updater:
         self.step_number = state["step_number"]
         self.skipped.copy_(state["skipped"])
         self.bad_in_a_row.copy_(state["bad_in_a_row"])
+        self.images = 0  # a state is saved after the statistics were averaged
         self.good_statistics.copy_(self._flat_statistics())

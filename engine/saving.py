@@ -57,9 +57,10 @@ class Saver:
         """Saves what is known before the first step: the evaluation of initial weights, so that best.pt holds them until training
         beats them; or with hours= the number of epochs, before a step depends on it."""
         if initial_row:
-            return self.finish(state, initial_row)
-        if self.course.budget.limit:
+            state = self.finish(state, initial_row)
+        elif self.course.budget.limit:
             self.within_epoch(state, Meter())
+        self.course.budget.begin_epochs()
         return state
 
     def follow(self, course: Course) -> None:
@@ -80,11 +81,10 @@ class Saver:
         self._save(state, Meter(), is_last, state.rows[-1], names)
         if self.ranks.is_main:
             self.on_row(state.rows[-1], self.run)
+        self.course.budget.end_epoch()
         is_best = state.epoch > 0 and state.best_epoch == state.epoch
         left, memory = self.course.seconds_left(state.epoch), reserved_bytes(self.ranks.device)
         self.ranks.log(epoch_text(row, self.course.epochs, is_best, left, memory))
-        if state.epoch:
-            self.course.budget.lap("save")
         return state
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:

@@ -138,7 +138,7 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
     script.write_text(PERFECT.replace("SIZES", str(sizes)), encoding="utf-8")
     monkeypatch.setattr(small_data, "PEERS_SCRIPT", script)
     constants = DataSet("train.txt", "val.txt", (9, 5), 4, 64).sources(str(demo_images))
-    constants |= {"epochs": 4, "image_size": (64, 64), "seed": 0, "split_seed": 0, "weights": None}
+    constants |= {"epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
     result = small_data.train_peer(sys.executable, "libreyolo", constants)
     assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
     assert result["minutes"] == 2 and result["cpu_minutes"] > 0
@@ -162,5 +162,5 @@ def test_a_measurement_in_its_own_process_has_its_memory_and_its_errors():
 def test_the_table_of_data_sets_is_true(name, shared):
     paths = DATA[name].sources(str(shared / "data"))
     options = read_options(image_root=paths["image_root"])
-    found = read_train_and_val(paths["train"], paths["val"], 0, options, lambda note: None)
+    found = read_train_and_val(paths["train"], paths["val"], options, lambda note: None)
     assert tuple(map(len, found)) == DATA[name].images
