@@ -110,6 +110,11 @@ class Config(Constants):
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
     report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
 
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network's input."""
+        return self.image_size or nets.official_size(self.model)
+
 
 def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
     """Your own augmentation, applied to every finished training sample except in the no-augmentation epochs.
@@ -137,7 +142,7 @@ def build_model(
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
         options["image_size"] = origin.written.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
-    model = model.to(ranks.device, memory_format=torch.channels_last)
+    model = model.to(ranks.device).to(memory_format=torch.channels_last)
     ranks.broadcast_model(model)
     return model, pretraining
 
@@ -166,20 +171,20 @@ class Parts:
 
 
 # Only for data/demo, 200 generated images: minutes on two CPU cores, also from scratch if there are no official weights.
-DEMO = dict(
+DEMO: dict[str, Any] = dict(
     image_size=(224, 224), epochs=32, batch_size=8, learning_rate=0.0113, min_learning_rate=0.00035, name="demo",
     mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
 )  # fmt: skip
 
-MINIMUM = {
+MINIMUM: dict[str, float] = {
     **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = {
+MAXIMUM: dict[str, float] = {
     **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
     "seed": MAX_SEED,
 }
-CHOICES = {
+CHOICES: dict[str, Sequence[str]] = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
     "bad_images": ("error", "skip", "repair"),
@@ -227,15 +232,16 @@ def main(
     memory = StepMemory(cfg, model, val_criterion, boxes_per_sample(cfg, data.train), len(data.train), ranks)
     cfg = replace(cfg, **memory.batch_sizes)
     val_loader = build_val_loader(cfg, parts.dataset(data.val, model.letterbox), ranks)
-    expected = nets.expected_ap(cfg.model, cfg.image_size)
+    expected = nets.expected_ap(cfg.model, cfg.input_size)
     initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
     course = origin.restore("course", Course(cfg, len(data.train), rates, budget, parts.schedule))
     updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))
     state, begun_meter = origin.finish()
     train_set = build_train_set(cfg, data.train, model, course, extra_augment, parts)
-    loader = build_train_loader(cfg, train_set, ranks)
-    network = Network(cfg, model, updater, loader.batch_sampler, ranks)
+    sampler = build_train_sampler(cfg, train_set, ranks)
+    loader = build_loader(train_set, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
+    network = Network(cfg, model, updater, sampler, ranks)
     time_steps = partial(step_seconds, network, parts.criterion, loader, parts.clock)
     course.choose_epochs(time_steps, len(data.val), state.epoch, ranks)  # only with hours=
     updater.follow(course)
@@ -246,7 +252,7 @@ def main(
     for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
         ranks.log(text)
     ranks.log(memory.text())
-    if done := course.done(state):
+    if origin.folder and (done := course.done(state)):
         ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
@@ -272,7 +278,7 @@ def main(
                 with epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run) as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
                     fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, loader.batch_sampler.samples)
+                row = epoch_row(phase.epoch, meter, updater, sampler.samples)
                 course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
                 if course.evaluates_after(phase.epoch):
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
@@ -307,12 +313,12 @@ def prepared(cfg: Config, ranks: Ranks) -> Config:
 
     Raises ConfigError if a step has too few images for the batch norms.
     """
-    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
-    threads.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
+    workers = loader_workers(cfg, ranks)
+    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
     coarsest = nets.coarsest_stride(cfg.model)
-    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.image_size, ranks, cfg.sync_bn, coarsest))
-    return cfg
+    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.input_size, ranks, cfg.sync_bn, coarsest))
+    return replace(cfg, workers=workers)
 
 
 def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
@@ -331,6 +337,7 @@ def with_model(cfg: Config, origin: Origin, trained_classes: Sequence[str]) -> C
 
 def augmentation(cfg: Config) -> Augment:
     """Returns the settings of the augmentation."""
+    assert cfg.flip is not None  # `with_model` has chosen it
     return Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
 
 
@@ -359,7 +366,7 @@ def build_train_set(
 
 def warn_if_boxes_are_lost(train_set: DetectionDataset, cfg: Config, ranks: Ranks) -> None:
     """Logs a warning if `extra_augment` loses most boxes."""
-    if warning := ranks.on_main(lambda: try_augment(train_set, cfg.image_size)):
+    if warning := ranks.on_main(lambda: try_augment(train_set, cfg.input_size)):
         ranks.log(f"WARNING: {warning}")
 
 
@@ -388,16 +395,16 @@ def checked(cfg: Config) -> Config:
     """Returns the constants with their declared types. Raises ConfigError that names the constant and the fix."""
     cfg = check(cfg)
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
-    nets.check_size(cfg.image_size or nets.official_size(cfg.model))
+    nets.check_size(cfg.input_size)
     check_name(cfg.name)
     if cfg.weights not in (None, "coco", "objects365"):
         cfg = replace(cfg, weights=weights_of_run(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
-    given = None not in (cfg.learning_rate, cfg.min_learning_rate)
-    if given and cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
-        rates = f"min_learning_rate={show(cfg.min_learning_rate)} is above learning_rate={show(cfg.learning_rate)}"
-        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(cfg.learning_rate / 20)}")
+    low, high = cfg.min_learning_rate, cfg.learning_rate
+    if low is not None and high is not None and low > high and cfg.schedule != "constant":
+        rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"
+        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(high / 20)}")
     if cfg.add_classes and cfg.weights is None:
         raise ConfigError("add_classes=true adds to a trained model: write weights=FILE or weights=coco")
     if cfg.add_classes and cfg.freeze_epochs:
@@ -435,8 +442,10 @@ def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
             require_writable(f"resume={resumed}", resumed)
 
     ranks.once_per_node(check)
-    is_folder = isinstance(resumed, str) and os.path.isdir(resumed)
-    require_common(Path(resumed) if is_folder else run_root(output), ranks)
+    folder = run_root(output)
+    if isinstance(resumed, str) and os.path.isdir(resumed):
+        folder = Path(resumed)
+    require_common(folder, ranks)
 
 
 def sizes_of_phases(cfg: Config) -> dict[str, int]:
@@ -454,7 +463,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     images = max(cfg.batch_size, cfg.freeze_batch_size) if cfg.freeze_epochs else cfg.batch_size
     images = images or MAX_IMAGES * ranks.world_size  # automatic
     node = len(ranks.node_ranks)
-    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
+    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.input_size)
 
 
 def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
@@ -480,12 +489,12 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 
-def build_train_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader:
-    """Builds the loader of this process's training batches. Its sampler gets the epoch, and the batch size of the phase."""
-    sampler = TrainSampler(
+def build_train_sampler(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> TrainSampler:
+    """Builds what chooses this process's training batches. `Network.begin` sets its epoch, and the batch size of the phase."""
+    return TrainSampler(
         length=len(dataset),
         batch_size=cfg.batch_size,
-        image_size=cfg.image_size,
+        image_size=cfg.input_size,
         seed=cfg.seed,
         multi_scale=cfg.multi_scale,
         rank=ranks.rank,
@@ -494,13 +503,12 @@ def build_train_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> 
         repeats=dataset.repeats,
         coarsest=nets.coarsest_stride(cfg.model),
     )
-    return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
 
 
 def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader:
     """Builds the loader of this process's shard of the validation images."""
-    sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
-    return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
+    sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.input_size, ranks.rank, ranks.world_size)
+    return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
 
 
 def from_command_line(argv: list[str]) -> Config:

@@ -70,7 +70,7 @@ class Course:
         """Sets the number of epochs at the start, and the lengths that depend on it."""
         warmup, no_aug = self._lengths
         self.warmup_epochs = given_or(warmup, usual_warmup(self.max_plan.shortened(epochs)))
-        self._set(epochs, given_or(no_aug, usual_no_aug_epochs(epochs)))
+        self._set(epochs, usual_no_aug_epochs(epochs) if no_aug is None else no_aug)
 
     def _set(self, epochs: int, no_aug_epochs: int) -> None:
         """Sets the number of epochs, and everything that follows from it."""
@@ -97,7 +97,7 @@ class Course:
         return self.plan.epochs
 
     @property
-    def constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, Any]:
         """The constants that this object owns, with their current values."""
         names = ("epochs", "warmup_epochs", "no_aug_epochs")
         return {name: getattr(self, name) for name in names}

@@ -184,8 +184,9 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: 
 
 def _gradient_sync(model: nn.Module, updater: Updater):
     """Returns the context of a backward pass: only the last batch of an optimizer step averages gradients over processes."""
-    inside = isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate
-    return model.no_sync() if inside else nullcontext()
+    if isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate:
+        return model.no_sync()
+    return nullcontext()
 
 
 def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent_ids: Iterable[Tensor]) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
+from nets import DetectionModel
 from utils.config import ConfigError
 from utils.processes import Ranks
 
@@ -30,12 +30,12 @@ class StepMemory:
     the number of training images. Raises SystemExit with advice if a thawed step does not fit.
     """
 
-    def __init__(self, cfg: Any, model: nn.Module, criterion: Callable, boxes: int, length: int, ranks: Ranks):
+    def __init__(self, cfg: Any, model: DetectionModel, criterion: Callable, boxes: int, length: int, ranks: Ranks):
         self.accumulate = cfg.accumulate
         largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
         probe = StepProbe(model, criterion, largest, max(boxes, 1), cfg.amp, ranks.all_gpus)
         given = {name: getattr(cfg, name) for name in SIZES}
-        self.batch_sizes = choose_batch_sizes(given, probe.bytes, length, cfg.accumulate, ranks)
+        self.batch_sizes: dict[str, Any] = choose_batch_sizes(given, probe.bytes, length, cfg.accumulate, ranks)
         self.thawed_bytes = 0  # of a step on each GPU after the thaw
         thaws = cfg.epochs == 0 or cfg.freeze_epochs < cfg.epochs
         if thaws and ranks.device.type == "cuda":
@@ -60,7 +60,7 @@ class StepProbe:
     With `all_gpus` (nn.DataParallel) this GPU also computes the loss of the images of the others.
     """
 
-    model: nn.Module
+    model: DetectionModel
     criterion: Callable
     image_size: tuple[int, int]
     boxes: int

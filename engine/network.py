@@ -13,6 +13,7 @@ from engine.course import Phase
 from engine.epoch import Meter, fit_one_epoch
 from engine.optimizer import Updater
 from engine.parallel import graphed, wrap
+from nets import DetectionModel
 from utils.processes import Ranks
 
 CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
@@ -25,7 +26,7 @@ class Network:
     `cfg`: the constants of train.py; `sampler`: of the training batches, which gets the epoch and its batch size.
     """
 
-    def __init__(self, cfg: Any, model: nn.Module, updater: Updater, sampler: TrainSampler, ranks: Ranks):
+    def __init__(self, cfg: Any, model: DetectionModel, updater: Updater, sampler: TrainSampler, ranks: Ranks):
         self.sync_bn = cfg.sync_bn
         self.model, self.updater, self.sampler, self.ranks = model, updater, sampler, ranks
         self._ready: nn.Module | None = None  # as the last epoch used it

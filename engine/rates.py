@@ -38,7 +38,7 @@ class Rates:
         self.min_learning_rate = given_or(cfg.min_learning_rate, self.learning_rate / 20)
 
     @property
-    def constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, Any]:
         """The constants that this object owns, with their values in this run."""
         names = ("learning_rate", "min_learning_rate", "weight_decay")
         return {name: getattr(self, name) for name in names}

@@ -40,7 +40,7 @@ class Plan:
         """The number of optimizer steps of the run."""
         return self.steps_before(self.epochs)
 
-    def position(self, step: int) -> float:
+    def position(self, step: float) -> float:
         """Converts a step to epochs: 2.5 is the middle of the third epoch."""
         frozen = self.freeze_epochs * self.frozen_steps
         if step < frozen:

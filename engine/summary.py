@@ -20,6 +20,7 @@ from engine.optimizer import Updater
 from engine.rates import Rates
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
+from nets import DetectionModel
 from utils.config import constants_text
 from utils.processes import Ranks
 from utils.text import aligned, amount, brief, in_points
@@ -157,7 +158,7 @@ def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: Plan) -> str:
+def model_text(model: DetectionModel, name: str, image_size: tuple[int, int], plan: Plan) -> str:
     """Describes the size and cost of the model, and the number of parameters that are trained in each phase."""
     total = sum(p.numel() for p in model.parameters()) / 1e6
     height, width = image_size

@@ -26,7 +26,7 @@ import train
 from datasets.loader import TrainSampler
 from engine.course import Course
 from engine.network import accelerate
-from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
+from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, parameter_groups
 from engine.parallel import Graphed
 from engine.rates import Rates, domain_similarity_of
 from engine.schedule import MIN_WARMUP, Plan, Schedule, enough_epochs
