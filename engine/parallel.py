@@ -246,8 +246,8 @@ def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: b
 
 def compile_criterion(criterion: Callable) -> Callable:
     """Returns the loss function, which torch.compile compiles once for all numbers of boxes per image. Single process only."""
-    method: Any = criterion.__call__  # epochs share what was compiled, which belongs to the code of the method
-    compiled = torch.compile(method)
+    # Epochs share what was compiled: it belongs to the code of the method. The hint of torch.compile itself is wrong.
+    compiled = torch.compile(criterion.__call__)  # type: ignore[operator]
 
     def padded(
         predictions: Sequence[Tensor],
