@@ -1,4 +1,4 @@
-"""Measures everything that needs a GPU, in at most eleven minutes: python -m benchmarks.gpu
+"""Measures everything that needs a GPU, in at most twelve minutes: python -m benchmarks.gpu
 
     python -m benchmarks.gpu                           all parts, in the order of PARTS
     python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
