@@ -12,15 +12,11 @@ from utils import checkpoint
 from utils.file_checks import CheckpointError
 from utils.text import amount, first_line
 
-NUMBERS = (
-    "epoch",
-    "seconds",
-    "images_per_second",
-    "AP",
-)  # columns of log.csv; an empty cell is a value that was not measured
+# Columns of log.csv; an empty cell is a value that was not measured.
+NUMBERS = ("epoch", "seconds", "images_per_second", "AP")
 MAX_NUMBER = 1e12  # no number of a run is larger
 PLACES = ("name", "output", "resume")  # constants that are not compared: the table names the folder
-REPEATED = ("seed", "split_seed", "val")  # constants in which repetitions of a run differ
+REPEATED = ("seed", "val")  # constants in which repetitions of a run differ
 
 
 class RunError(ValueError):
