@@ -129,27 +129,18 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
 
 def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
     """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
-    import predict
-    from deploy import video
+    from deploy import predictor, video
     from deploy.writer import Results
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 
     def predict_frames(source: list) -> int:
-        video.AHEAD = predict.BEHIND = 8 if how == "threads" else 0
+        video.AHEAD = predictor.BEHIND = 8 if how == "threads" else 0
         with tempfile.TemporaryDirectory() as folder:
             results = Results(lambda: Path(folder), detect.classes, range(80))
             source = str(Path(cfg.data, "video/frames.mp4"))
-            predict.predict_video(
-                detect,
-                "frames.mp4",
-                source,
-                "frames.mp4",
-                results,
-                show=False,
-                save=True,
-                options=predict.FrameOptions(1, False),
-            )
+            frames = predictor.Predictor(detect, results, show=False, save=True)
+            frames.predict_video("frames.mp4", source, "frames.mp4")
             return results.counts.total()
 
     return predict_frames, network

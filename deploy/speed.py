@@ -19,7 +19,7 @@ def decoded(source: str | None, paths: Collection[str], read: Callable[[str], np
     """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of a stream."""
     if paths:
         return map(read, itertools.cycle(paths))
-    return video.frames_of(video.open_video(source), 0)
+    return video.Video(source).frames(0)
 
 
 def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float]:

@@ -28,7 +28,9 @@ def first_names(names: Sequence[str]) -> str:
 
 def first_of(texts: Sequence[str], most: int) -> list[str]:
     """Returns the first `most` texts, and after them how many others there are."""
-    return [*texts[:most], *[f"... and {len(texts) - most} more"] * (len(texts) > most)]
+    if len(texts) <= most:
+        return list(texts)
+    return [*texts[:most], f"... and {len(texts) - most} more"]
 
 
 def amount(count: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from refused import refused, told
 
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Result
-from deploy.label_files import BackgroundFiles, LabelFiles
+from deploy.label_files import LabelFiles
 from deploy.writer import DetectionsFile, Results, crop_folders
 from utils.images import read_image
 
@@ -154,7 +154,7 @@ def test_the_summary_counts_the_detections_and_the_images_of_each_class(tmp_path
 @pytest.mark.parametrize("kind, name", [("yolo", "labels/v.mp4_000007.txt"), ("voc", "labels/v.mp4_000007.xml")])
 def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, name):
     labels = LabelFiles(kind, CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
     frame = np.random.default_rng(0).integers(90, 130, (40, 60, 3), dtype=np.uint8)
     results.add(frame, result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", 7)
     results.finish()
@@ -169,11 +169,10 @@ def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, 
         ("voc", "labels"),
         ("coco", "labels/coco.json"),
         ("txt", "labels/annotations.txt"),
-        ("cvat", "labels/cvat.xml"),
     ],
 )
 def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, place):
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": LabelFiles(kind, CLASSES, {})}, keep=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=LabelFiles(kind, CLASSES, {}))
     for frame in range(0, 30, 10):
         results.add(np.full((40, 60, 3), 114, np.uint8), result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", frame)
     results.finish()
@@ -189,8 +188,8 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
 
 def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
     """In the folder of the images, they would be background images without a label file."""
-    labels = BackgroundFiles("yolo", CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
     for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
         results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
     results.finish()
@@ -199,8 +198,8 @@ def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
 
 
 def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
-    labels = BackgroundFiles("yolo", CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
     for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
         image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
         results.add(image, one, name, str(tmp_path / "images" / name))
