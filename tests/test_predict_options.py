@@ -15,7 +15,7 @@ from web import serving
 
 import predict
 from datasets.formats.read import ReadOptions, read
-from deploy import tracking, video
+from deploy import predictor, tracking, video
 from deploy.detector import Detector
 from utils.config import ConfigError, override
 from utils.images import read_image
@@ -117,14 +117,14 @@ def test_every_third_frame_has_the_detections_of_that_frame_and_the_drawn_video_
     wanted = [one for one in entries(tmp_path / "all") if one["frame"] % 3 == 0]
     assert [one["class"] for one in some] == [one["class"] for one in wanted]
     np.testing.assert_allclose([one["bbox"] for one in some], [one["bbox"] for one in wanted], atol=1e-2)
-    drawn = video.open_video(str(tmp_path / "some/film.mp4"))
-    assert video.length(drawn) == 3 and video.rate(drawn) == pytest.approx(10 / 3, rel=0.01)
+    drawn = video.Video(str(tmp_path / "some/film.mp4"))
+    assert drawn.length == 3 and drawn.rate == pytest.approx(10 / 3, rel=0.01)
 
 
 def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, tmp_path):
-    run(weights, film, tmp_path / "out", every=3, labels="yolo", heatmap=True, max_detections=1)
+    run(weights, film, tmp_path / "out", every=3, labels="yolo", max_detections=1)
     frames = [f"film.mp4_{number:06}.jpg" for number in (0, 3, 6)]
-    assert names_in(tmp_path / "out/images") == frames == names_in(tmp_path / "out/heatmaps")
+    assert names_in(tmp_path / "out/images") == frames
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
     assert len(read(str(tmp_path / "out/labels/data.yaml"), "train").labels) == 3
@@ -133,8 +133,7 @@ def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, t
 def test_a_long_video_needs_no_more_memory_than_a_short_one(weights, film, tmp_path, monkeypatch):
     frames, alive = [], []
 
-    def endless(capture, most, count):
-        capture.release()
+    def endless(self, ahead):
         for seed in range(120):
             frame = noise(seed)
             frames.append(weakref.ref(frame))
@@ -142,8 +141,8 @@ def test_a_long_video_needs_no_more_memory_than_a_short_one(weights, film, tmp_p
             yield frame
             del frame
 
-    monkeypatch.setattr(video, "frames_of", endless)
-    monkeypatch.setattr(video, "require_frames", lambda *_: "")
+    monkeypatch.setattr(video.Video, "frames", endless)
+    monkeypatch.setattr(video.Video, "check", lambda _: "")
     run(weights, film, tmp_path / "out", labels="yolo", crops=False, batch_size=2)
     assert len(alive) == 120 and max(alive[60:]) <= max(alive[:60]) + 2 <= 30
 
@@ -177,7 +176,7 @@ def test_tracks_are_written_and_the_order_of_the_frames_counts(weights, film, tm
             return result[result.scores >= 0.5]
 
     monkeypatch.setattr(predict, "require_trackers", lambda: None)
-    monkeypatch.setattr(predict, "Tracker", Counting)
+    monkeypatch.setattr(predictor, "Tracker", Counting)
     run(weights, film, tmp_path / "out", track=True, every=2, batch_size=3)
     run(weights, film, tmp_path / "plain", every=2, batch_size=3)
     tracked = entries(tmp_path / "out")

@@ -144,12 +144,6 @@ def test_an_address_without_an_image_is_an_error_with_the_address(detector, path
     assert path in str(caught.value) and "\n" not in str(caught.value) and threading.active_count() <= before + 2
 
 
-def test_a_slow_server_ends_after_the_time_for_a_download(detector, monkeypatch):
-    monkeypatch.setattr(inputs, "SECONDS", 0.0)
-    with serving({"/a.png": (200, PNG, encoded(noise()))}) as address, pytest.raises(ImageError, match="a.png"):
-        detector(f"{address}/a.png")
-
-
 @pytest.mark.parametrize(
     "address",
     ["http://127.0.0.1:1/a.jpg", "http://[::1/a.jpg", "http://127.0.0.1:b/a.jpg", "http:///a.jpg", "https://"],
@@ -190,7 +184,7 @@ def test_a_stream_gives_the_results_of_a_call(detector, folder):
 
 
 def test_a_stream_gives_the_frames_of_a_video_and_a_call_refuses_it(detector, film):
-    frames = list(video.frames_of(video.open_video(str(film)), 0))
+    frames = list(video.Video(str(film)).frames(0))
     results = list(detector.stream(film))
     assert_same(results, detector(frames))
     assert all(np.array_equal(result.image, frame) for result, frame in zip(results, frames, strict=True))
