@@ -179,11 +179,11 @@ def _compare_head(
     wrong += [f"NMS in the file keeps {_in_words(row)} next to a better box" for row in detections[twice & compared]]
 
     # A full list was cut at its last score: near it, a box may be missing.
-    least = MIN_SCORE
+    min_alone = MIN_SCORE
     for values, length in ((best, limits.candidates), (detections[:, 4], limits.detections)):
         if len(values) >= length:
-            least = max(least, np.sort(values)[-length] + 2 * tolerance.scores)
-    alone = np.flatnonzero(free & (best >= least))
+            min_alone = max(min_alone, np.sort(values)[-length] + 2 * tolerance.scores)
+    alone = np.flatnonzero(free & (best >= min_alone))
     enough = max(limits.nms_iou - tolerance.nms_iou, 0.0)
     possible = own[alone] >= min_score[alone, None] - tolerance.scores  # may be the best class in the file
     as_good = possible & (detections[:, 4] >= min_score[alone, None])

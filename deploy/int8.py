@@ -79,12 +79,12 @@ def inner_nodes(graph: onnx.GraphProto) -> list[str]:
     and all that follows them.
     """
     convolutions = sum(node.op_type == "Conv" for node in graph.node)  # up to the node of the loop
-    least = FLOAT_FRACTION * convolutions
+    in_float = FLOAT_FRACTION * convolutions
     inner: list[str] = []
     inputs: set[str] = set()  # tensors on which a later convolution depends
     for node in reversed(graph.node):
         leads_to_convolution = not inputs.isdisjoint(node.output)
-        if leads_to_convolution and convolutions > least and node.op_type in OPERATORS:
+        if leads_to_convolution and convolutions > in_float and node.op_type in OPERATORS:
             inner.append(node.name)
         if leads_to_convolution or node.op_type == "Conv":
             inputs.update(node.input)
