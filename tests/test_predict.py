@@ -17,7 +17,7 @@ import evaluate
 import predict
 from datasets.formats.read import read
 from deploy import predictor, sources, speed, video
-from deploy.detector import Detector, Result
+from deploy.detector import Detector
 from deploy.inputs import is_source
 from deploy.load import is_checkpoint
 from predict import Config, main
@@ -178,11 +178,6 @@ def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_pat
         override(Config(), ["mask", "a.png"], words)
 
 
-def test_a_source_is_needed_without_validation_images(weights):
-    with refused(ValueError, "source="):
-        run(weights, None, None)
-
-
 def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     run(weights, tmp_path / "in/a.png", tmp_path / "out", crops=True, labels="txt")
@@ -257,9 +252,7 @@ def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_
     assert f"{len(frames)} images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "x" * 5000 + ".mp4", "no.mp4", "bad.mp4"]
-)
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "no.mp4", "bad.mp4"])
 def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
     weights, tmp_path, monkeypatch, capsys, source
 ):
@@ -302,26 +295,6 @@ def test_threads_change_neither_the_video_nor_the_boxes(weights, film, tmp_path,
     assert all(np.array_equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("where", ["open", "write"])
-def test_a_failing_writer_ends_the_video_with_its_error(weights, film, tmp_path, monkeypatch, where):
-    threads, released = threading.active_count(), []
-
-    class Full:
-        def write(self, image):
-            raise OSError("full")
-
-        def release(self):
-            released.append(1)
-
-    def fail(*args):
-        raise ValueError("full")
-
-    monkeypatch.setattr(video, "open_writer", fail if where == "open" else lambda *_: Full())
-    with pytest.raises((OSError, ValueError), match="full"):
-        run(weights, film, tmp_path / "out", batch_size=1)
-    assert threading.active_count() == threads and (where == "open" or released)
-
-
 def test_ctrl_c_in_a_video_keeps_the_frames_and_boxes_before_it(weights, film, tmp_path, monkeypatch, capsys):
     threads, network, calls = threading.active_count(), Detector.network, []
 
@@ -356,7 +329,7 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
 
 
-def test_an_image_that_cannot_be_written_is_an_error(weights, tmp_path, monkeypatch):
+def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detected(weights, tmp_path, monkeypatch):
     for number in range(6):
         write_noise(tmp_path / f"in/{number}.png", number)
     write, threads = predictor.write_image, threading.active_count()
@@ -370,6 +343,7 @@ def test_an_image_that_cannot_be_written_is_an_error(weights, tmp_path, monkeypa
     with pytest.raises(OSError, match="full"):
         run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
     assert threading.active_count() == threads and (tmp_path / "out/1.png").is_file()
+    assert {"0.png", "1.png"} <= {entry["file_name"] for entry in entries(tmp_path / "out")}
 
 
 def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypatch):
@@ -401,11 +375,6 @@ def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film
     assert names_in(tmp_path) == before
 
 
-def test_the_speed_of_a_video_that_is_too_short_is_an_error(weights, film):
-    with refused(ValueError, "speed=true", "16 images", "batch_size="):
-        run(weights, film, None, speed=True)
-
-
 def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
     main(
         Config(
@@ -429,22 +398,3 @@ def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, t
     names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
     assert names == {"x" * 251 + ".ppm", "y.png"} and (folder / "y.png").is_file()
     told(capsys.readouterr().out, "x" * 251 + ".ppm")
-
-
-def test_an_error_in_the_middle_keeps_what_was_detected(weights, tmp_path, monkeypatch):
-    (tmp_path / "in").mkdir()
-    for number in range(4):
-        Image.new("RGB", (60, 40), (number * 50, 9, 99)).save(tmp_path / "in" / f"{number}.png")
-    draw = Result.draw
-
-    def failing(result):
-        if result.image[0, 0, 2] > 90:
-            raise RuntimeError("no more")
-        return draw(result)
-
-    monkeypatch.setattr(Result, "draw", failing)
-    with pytest.raises(RuntimeError, match="no more"):
-        main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu", confidence=0.01))
-    assert {"0.png", "1.png"} <= {
-        row["file_name"] for row in json.loads((tmp_path / "out/detections.json").read_text())
-    }

@@ -12,11 +12,13 @@ from small import config, only_run, train_quietly
 import export
 from datasets import demo
 from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read_options
 from datasets.scan import scan
-from datasets.sources import read_splits
+from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
+from tools.convert import main as convert
 from utils import checkpoint
-from utils.images import decode_with_limits, read_bytes, read_image, read_reduced
+from utils.images import decode_deep, decode_with_limits, read_bytes, read_image, read_reduced
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 TWELVE = (0, 4095)
@@ -113,6 +115,14 @@ def test_validation_images_take_the_range_of_the_training_and_those_outside_are_
         assert outside.endswith("are clipped") and "other values: 1;" in outside
 
 
+def test_tiles_of_16_bit_images_keep_their_values(tmp_path):
+    file = data_set(tmp_path, [(0, 4000)])
+    convert([file, str(tmp_path / "new.txt"), "tile=48", "background=1"])
+    tiles = sorted((tmp_path / "new_tiles").iterdir())
+    tile = decode_deep(read_bytes(str(tiles[0])), "")
+    assert tile.dtype == np.uint16 and np.array_equal(tile, np.dstack([ramp(0, 4000)[:48, :48]] * 3))
+
+
 # ---- a training and what comes after it
 
 
@@ -137,6 +147,14 @@ def trained(deep, tmp_path_factory):
     """The run folder of a training on the 12-bit files, and the text that it printed."""
     folder, _, text = train_quietly(config(deep, tmp_path_factory.mktemp("runs"), epochs=2, freeze_epochs=0))
     return folder, text
+
+
+def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
+    """Both splits come from one data set, and have its range: without it, their images would be nearly black."""
+    options = config(deep, tmp_path, val=".25", epochs=1, freeze_epochs=0)
+    train, val = read_train_and_val(options.train, options.val, 0, read_options(), print)
+    assert train.value_range == val.value_range == TWELVE and len(train) + len(val) == 8
+    assert min(data.image(i).max() for data in (train, val) for i in range(len(data))) > 200
 
 
 def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_path, capsys):
