@@ -10,6 +10,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from deploy.predictor import Predictor
 from deploy.sources import Sources, find_sources, label_images, require_videos, validation_images
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
-from deploy.tracking import WEAK, require_trackers
 from deploy.writer import Results, image_name, video_name
 from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
@@ -91,9 +91,6 @@ def main(cfg: Config) -> Path | None:
     # ---- the images and videos
     sources = find_sources(cfg.source or validation_images(detector), cfg.output)
     require_videos(sources, cfg.every, cfg.track)
-    if cfg.track:
-        require_trackers()
-        detector.detect_weak(WEAK)
     if cfg.speed:
         print(speed_of(detector, sources))
         return None
@@ -101,16 +98,14 @@ def main(cfg: Config) -> Path | None:
     # ---- the results
     labels = None
     if cfg.labels:
-        model = "/".join(Path(detector.path).parts[-2:])
-        images = label_images(sources)
-        labels = LabelFiles(cfg.labels, detector.classes, images, model, cfg.overwrite, cfg.negatives)
+        labels = label_files(cfg.labels, detector, sources, cfg.overwrite, cfg.negatives)
     if not cfg.overwrite:
         require_replaceable_files(cfg.output, sources, labels, cfg.save)
-    ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
+    ids = category_ids(detector.classes)
     results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, labels)
-    results.unread += sources.unread
+    predictor = Predictor(detector, results, cfg.show, cfg.save, cfg.every, cfg.track)
     try:
-        Predictor(detector, results, cfg.show, cfg.save, cfg.every, cfg.track).predict(sources)
+        predictor.predict(sources)
     except KeyboardInterrupt:
         print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
     finally:  # an error keeps them too
@@ -133,6 +128,17 @@ def description(detector: Detector, only: list[str] | None, confidence: float | 
     if not isinstance(confidence, float):
         lines.append(threshold_text(detector.loaded, detector.confidence))
     return "\n".join(lines)
+
+
+def label_files(kind: str, detector: Detector, sources: Sources, overwrite: bool, negatives: bool) -> LabelFiles:
+    """Returns what writes the label files of the sources."""
+    model = "/".join(Path(detector.path).parts[-2:])
+    return LabelFiles(kind, detector.classes, label_images(sources), model, overwrite, negatives)
+
+
+def category_ids(classes: Sequence[str]) -> Sequence[int]:
+    """Returns the category ids of the classes in detections.json: those of COCO for its classes, else 0, 1, ..."""
+    return COCO_CATEGORY_IDS if tuple(classes) == COCO_CLASSES else range(len(classes))
 
 
 def speed_of(detector: Detector, sources: Sources) -> str:

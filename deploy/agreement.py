@@ -178,12 +178,8 @@ def _compare_head(
     twice = np.triu(same_class & (_overlaps(detections, detections) > too_much), 1).any(0)
     wrong += [f"NMS in the file keeps {_in_words(row)} next to a better box" for row in detections[twice & compared]]
 
-    # A full list was cut at its last score: near it, a box may be missing.
-    min_alone = MIN_SCORE
-    for values, length in ((best, limits.candidates), (detections[:, 4], limits.detections)):
-        if len(values) >= length:
-            min_alone = max(min_alone, np.sort(values)[-length] + 2 * tolerance.scores)
-    alone = np.flatnonzero(free & (best >= min_alone))
+    last = max(_last_score(best, limits.candidates), _last_score(detections[:, 4], limits.detections))
+    alone = np.flatnonzero(free & (best >= max(MIN_SCORE, last + 2 * tolerance.scores)))
     enough = max(limits.nms_iou - tolerance.nms_iou, 0.0)
     possible = own[alone] >= min_score[alone, None] - tolerance.scores  # may be the best class in the file
     as_good = possible & (detections[:, 4] >= min_score[alone, None])
@@ -192,6 +188,11 @@ def _compare_head(
         missing = np.array([*boxes[row], best[row], first + scores[row].argmax()])
         wrong.append(f"only PyTorch has {_in_words(missing)}")
     return differences, wrong
+
+
+def _last_score(scores: np.ndarray, length: int) -> float:
+    """Returns the score at which a list of at most `length` was cut, near which a box may be missing; -1 if it was not cut."""
+    return np.sort(scores)[-length] if len(scores) >= length else -1.0
 
 
 def _overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ from deploy.inputs import (
 from deploy.load import device_for, load
 from deploy.onnx_model import require_open_nms
 from deploy.result import Result
-from deploy.thresholds import only_classes, thresholds_of
+from deploy.thresholds import only_classes, threshold_of
 from deploy.tiles import Tiles, cut, for_detection, merged
 from utils import mirror
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
@@ -89,16 +89,10 @@ class Detector:
         self.config, self.path = loaded.config, loaded.path
         self.device = choose_device(device_for(loaded.path, device))
         self.batch_size = batch_size
-        if confidence is None:
-            threshold: float | Tensor = loaded.confidence
-        elif isinstance(confidence, str):
-            threshold = thresholds_of(loaded, confidence)
-        else:
-            threshold = confidence
-        self.confidence = threshold  # one threshold, or one for each class
+        self.confidence = threshold_of(loaded, confidence)
         self.reported = False  # whether a 16-bit file with other values was reported
         self.only = only
-        self.limits = {"confidence": only_classes(threshold, self.classes, only), "nms_iou": nms_iou}
+        self.limits = {"confidence": only_classes(self.confidence, self.classes, only), "nms_iou": nms_iou}
         self.limits |= {"max_detections": max_detections, "class_agnostic": class_agnostic}
         if class_agnostic:
             require_open_nms(loaded.model)

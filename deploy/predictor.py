@@ -13,7 +13,7 @@ from deploy.detector import Detector
 from deploy.inputs import is_live
 from deploy.result import Result
 from deploy.sources import Sources
-from deploy.tracking import Tracker
+from deploy.tracking import WEAK, Tracker, require_trackers
 from deploy.video import Video
 from deploy.writer import Results, image_name, video_name
 from utils.draw import write_image
@@ -44,9 +44,13 @@ class Predictor:
     ):
         self.detector, self.results = detector, results
         self.show, self.save, self.every, self.track = show, save, every, track
+        if track:
+            require_trackers()
+            detector.detect_weak(WEAK)
 
     def predict(self, sources: Sources) -> None:
         """Predicts images, then videos. What cannot be read is listed at the end, or an error if it is all."""
+        self.results.unread += sources.unread
         is_alone, complete = len(sources.images) + len(sources.videos) == 1, True
         if sources.images:
             complete = self.predict_images(sources.images)
@@ -124,7 +128,7 @@ class Predictor:
         """Predicts all images, collects the results, and writes the drawn images by `write(name, drawn)`.
 
         `wait`: milliseconds for which a window shows each image, 0: until a key. Without a window, a thread draws and writes
-        while the network predicts the next images. Returns False if the user ended it in the window.
+        meanwhile. Returns False if the user ended it in the window.
         """
 
         def detected() -> Iterator[tuple[SourceImage, Result]]:
@@ -147,8 +151,7 @@ class Predictor:
                 self.results.unread.append(f"{image.path}: detected, but not drawn ({error})")
             return drawn
 
-        behind = 0 if self.show else BEHIND
-        with bar, closing(prefetch(finish, detected(), behind)) as finished:
+        with bar, closing(prefetch(finish, detected(), 0 if self.show else BEHIND)) as finished:
             for drawn in finished:
                 bar.update()
                 if self.show and not video.show(drawn, wait):

@@ -10,8 +10,15 @@ from deploy.load import Loaded
 from utils.text import brief, first_names
 
 
-def thresholds_of(loaded: Loaded, confidence: str) -> Tensor:
-    """Returns the threshold of each class, float32 [C]; classes without one get the common threshold. Raises ValueError."""
+def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
+    """Returns the confidence threshold, the one stored in the file for None, or for "per_class" those of the classes.
+
+    These are float32 [C]; classes without one get the common threshold. Raises ValueError for other words.
+    """
+    if confidence is None:
+        return loaded.confidence
+    if not isinstance(confidence, str):
+        return confidence
     if confidence != "per_class":
         raise ValueError(f"confidence={confidence}: write a number from 0 to 1, or per_class, or none")
     if not loaded.thresholds.keys() & set(loaded.classes):

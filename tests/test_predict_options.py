@@ -159,7 +159,7 @@ def test_tracks_are_written_and_the_order_of_the_frames_counts(weights, film, tm
             result.tracks = np.full(len(result), self.frames)
             return result[result.scores >= 0.5]
 
-    monkeypatch.setattr(predict, "require_trackers", lambda: None)
+    monkeypatch.setattr(predictor, "require_trackers", lambda: None)
     monkeypatch.setattr(predictor, "Tracker", Counting)
     run(weights, film, tmp_path / "out", track=True, every=2, batch_size=3)
     run(weights, film, tmp_path / "plain", every=2, batch_size=3)

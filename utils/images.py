@@ -153,9 +153,8 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
             width, height = image.size
     except Exception as error:  # damaged headers raise many kinds of errors
         raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
-    if width * height > MAX_PIXELS:
-        fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
-        raise ImageError(f"{path}: {width}x{height} are more than {MAX_PIXELS:,} pixels: {fix}")
+    if width * height > MAX_PIXELS // 2:
+        require_pixels(data, path, width, height)
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
@@ -293,3 +292,25 @@ def batched(items: Iterable[A], size: int) -> Iterator[list[A]]:
     items = iter(items)
     while block := list(itertools.islice(items, size)):
         yield block
+
+
+def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
+    """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
+
+    Progressive and multi-scan JPEGs need twice the memory: the decoder keeps all coefficients.
+    """
+    frame, collected = b"", False
+    for mark, body, _ in jpeg.segments(data) if data.startswith(b"\xff\xd8") else ():
+        if mark in jpeg.FRAMES:
+            frame = bytes([mark]) + body
+        elif mark == jpeg.SCAN:
+            collected = len(frame) < 7 or frame[0] not in jpeg.BASELINE or not body or body[0] < frame[6]
+            break
+    max_pixels = MAX_PIXELS // 2 if collected else MAX_PIXELS
+    if width * height > max_pixels:
+        limit = f"more than {max_pixels:,} pixels"
+        fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        if collected:
+            limit += ", the limit of JPEGs with several scans"
+            fix = f"save it as a baseline JPEG with one scan, {fix}"
+        raise ImageError(f"{path}: {width}x{height} are {limit}: {fix}")
