@@ -158,18 +158,11 @@ def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
     source = mirror.local_source(source)
     shown = brief(source)
-    suffix = path_of(source).suffix.lower() if "://" in source else ""
-    if is_web_address(source) and suffix not in VIDEO_SUFFIXES:
+    if is_web_address(source) and path_of(source).suffix.lower() not in VIDEO_SUFFIXES:
         return [source]
-    if suffix in IMAGE_SUFFIXES:
-        raise ImageError(f"{shown}: only http:// and https://: download the image and give its file")
     if is_stream(source):
         raise ValueError(f"{shown} is a video or a camera: write `for result in detector.stream({shown!r})`")
-    kinds = kinds_in(source)
-    paths = [path for path, kind in kinds.items() if kind == IMAGE]
-    others = [path for path, kind in kinds.items() if kind != IMAGE]
-    if others:
-        print(f"note: {shown}: {len(others)} videos or files of other formats are not read, such as {others[0]}")
+    paths = [path for path, kind in kinds_in(source).items() if kind == IMAGE]
     if not paths and (os.path.isdir(source) or glob.has_magic(source)):
         known = " ".join(IMAGE_SUFFIXES)
         raise ImageError(f"{shown}: no images there: give another folder or pattern (known suffixes: {known})")

@@ -18,7 +18,7 @@ from deploy.detector import Detector
 from deploy.speed import measure
 from deploy.tile_merge import merge
 from deploy.tiled_model import TiledModel
-from deploy.tiles import MIN_OVERLAP, Tiles, cut, for_detection
+from deploy.tiles import Tiles, cut
 from nets.postprocess import Detections
 from utils.images import into_original, letterbox
 
@@ -258,24 +258,6 @@ def test_a_detector_with_tiles_finds_more_and_batches_do_not_matter(weights, tmp
 def test_nonsense_is_refused_with_the_fix(weights, options, named):
     with refused(ValueError, *named):
         Detector(weights, device="cpu", **options)
-
-
-def test_an_evaluation_refuses_tiles_that_cannot_be_merged(weights, painted):
-    with refused(ValueError, "overlap=0.0", "at least 0.05"):
-        evaluated(weights, painted(1, "val"), None, tile=64, overlap=0.0)
-
-
-@pytest.mark.parametrize("tile", [128, 200])
-def test_long_objects_are_found_once_with_the_least_overlap(tile):
-    """The tiles share exactly that overlap; the image as a whole shows none of the objects."""
-    size = (tile + 3 * round(tile * (1 - MIN_OVERLAP)),) * 2
-    for seed in range(5):
-        objects = separate(np.random.default_rng(seed), 60, size, (300, 40))
-        windows, (boxes, scores, labels, tiles) = windows_and_parts(
-            objects, for_detection(tile, MIN_OVERLAP), size, False
-        )
-        found, *_ = merge(boxes, scores, labels, tiles, windows, 0.5, 300)
-        assert (np.abs(found[:, None] - objects[None]).max(2) < 0.5).sum(1).tolist() == [1] * len(objects)
 
 
 def evaluated(weights, data, output, **more):
