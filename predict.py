@@ -143,10 +143,11 @@ def category_ids(classes: Sequence[str]) -> Sequence[int]:
 
 def speed_of(detector: Detector, sources: Sources) -> str:
     """Measures the speed on images, or on the first video if there are none, and returns it as a table."""
-    if addresses := [path for path in sources.images.values() if is_web_address(path)]:
+    images = list(sources.images.values())
+    if addresses := [path for path in images if is_web_address(path)]:
         raise ConfigError(f"speed=true is for files: download {brief(addresses[0])} first")
-    images = decoded(next(iter(sources.videos.values()), None), sources.images.values(), detector.read)
-    return speed_table(measure(detector, images), detector.batch_size)
+    frames = decoded(images, list(sources.videos.values()), detector.read)
+    return speed_table(measure(detector, frames), detector.batch_size)
 
 
 def require_replaceable_files(output: str | None, sources: Sources, labels: LabelFiles | None, save: bool) -> None:

@@ -195,10 +195,11 @@ class Detector:
 
     def detect_weak(self, min_score: float) -> None:
         """Also detects objects with scores from `min_score` on, which a tracker needs; `confidence` stays as it is."""
+        weak: float | Tensor = min_score
         if isinstance(self.confidence, Tensor):
             weak = self.confidence.clamp(max=min_score)
-        else:
-            weak = min(self.confidence, min_score)
+        elif self.confidence < min_score:
+            weak = self.confidence
         self.limits["confidence"] = only_classes(weak, self.classes, self.only)
 
     def inputs(self, images: list) -> Iterator[Input]:
@@ -241,7 +242,9 @@ def keep_memory() -> None:
 
     By default glibc returns the buffers of large layers to Linux, and gets them back page by page in every forward pass.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a separate mapping
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap

@@ -46,8 +46,8 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Loader, max_loss:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             lost = f"8 bits lose {100 * loss:.2f} mAP points, more than int8_loss={max_loss:g}, which is {100 * max_loss:g}"
             raise Int8Error(f"{lost}; nothing written: {fix}")
-        with atomic_write(path) as file:
-            file.write(small.read_bytes())
+        with atomic_write(path) as output:
+            output.write(small.read_bytes())
 
 
 def write_quantized(source: Path, target: Path, images: Sequence[np.ndarray]) -> None:

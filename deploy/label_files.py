@@ -174,7 +174,7 @@ def _txt_line(path: str, boxes: np.ndarray, labels: np.ndarray) -> str:
     return annotation_line(os.path.abspath(path), boxes, labels, np.zeros(len(boxes), int))
 
 
-def yolo_text(boxes: np.ndarray, labels: Sequence[int], width: int, height: int) -> str:
+def yolo_text(boxes: np.ndarray, labels: Sequence[int] | np.ndarray, width: int, height: int) -> str:
     """Formats boxes [n, 4] xyxy inside the image as YOLO lines `label cx cy w h`, in fractions of width and height."""
     fractions = xyxy_to_cxcywh(boxes) / [width, height, width, height]
     rows = zip(labels, fractions.tolist(), strict=True)
@@ -202,7 +202,8 @@ def voc_text(image: Labeled, classes: Sequence[str]) -> str:
 
 def coco_contents(images: list[Labeled], classes: Sequence[str]) -> dict[str, list]:
     """Returns a COCO ground truth whose annotations also have their `score`. Category ids are 1, 2, ..."""
-    rows, annotations = [], []
+    rows: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for image_id, image in enumerate(images, 1):
         width, height = image.size
         rows.append({"id": image_id, "file_name": image.name, "width": width, "height": height})

@@ -143,7 +143,7 @@ def write(
 
     model = (model.half() if about["half"] else model).cpu()
     if about["outputs"] == "detections":
-        graph = DetectionGraph(model, uint8_input, about["max_detections"])
+        graph: DetectionGraph | RawGraph = DetectionGraph(model, uint8_input, about["max_detections"])
         limits = {"confidence": about["confidence"], "nms_iou": about["nms_iou"]}
     else:
         graph = RawGraph(model, uint8_input, about["image_size"])

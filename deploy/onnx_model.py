@@ -84,8 +84,8 @@ class OnnxModel:
         if class_agnostic:
             require_open_nms(self)
         thresholds = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
-        limits = {"confidence": thresholds.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
-        boxes, scores, labels = self._run(predictions, limits)
+        inputs = {"confidence": thresholds.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
+        boxes, scores, labels = self._run(predictions, inputs)
         if not (labels < self.num_classes).all() or not boxes.isfinite().all() or not scores.isfinite().all():
             raise CheckpointError(f"{self.path} returns unknown classes or boxes that are not finite: export it again")
         boxes = into_original(boxes, transforms.cpu()[:, None])

@@ -20,6 +20,7 @@ from utils.draw import write_image
 from utils.images import READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
 
+Detect = Callable[[list[np.ndarray]], list[Result]]
 BEHIND = 8  # predicted images that may wait to be drawn and written
 
 
@@ -103,7 +104,7 @@ class Predictor:
         if capture.length:
             total = -(-capture.length // self.every)
         bar = progress_bar(None, name, total=total)
-        detect = self.detector
+        detect: Detect = self.detector
         if self.track:
             detect = tracking(self.detector, rate)
         with (
@@ -119,7 +120,7 @@ class Predictor:
 
     def _run(
         self,
-        detect: Callable[[list[np.ndarray]], list[Result]],
+        detect: Detect,
         batches: Iterable[list[SourceImage]],
         write: Callable[[str, np.ndarray], None],
         wait: int,
@@ -159,7 +160,7 @@ class Predictor:
         return True
 
 
-def tracking(detector: Detector, rate: float) -> Callable[[list[np.ndarray]], list[Result]]:
+def tracking(detector: Detector, rate: float) -> Detect:
     """Returns a function that detects and tracks the objects in the frames of one video, in their order."""
     tracker = Tracker(rate, detector.confidence)
     return lambda frames: [tracker.update(result) for result in detector(frames)]

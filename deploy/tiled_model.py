@@ -85,7 +85,8 @@ def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> t
     stay as they were.
     """
     tiles, batch_size = for_detection(tile, overlap), loader.batch_sampler.batch_size
-    batches, room = [], 0
+    batches: list[list[Any]] = []
+    room = 0
     for key in (key for batch in loader.batch_sampler for key in batch):
         height, width = loader.dataset.annotations.sizes[key.index].tolist()
         count = len(tiles.windows(width, height))

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class Video:
         self.damaged = 0  # frames that cannot be read, although later ones can
         self.elapsed = 0  # frames that fit into the time up to the end of the last one that was read
 
-    def frames(self, ahead: int) -> Iterator[np.ndarray]:
+    def frames(self, ahead: int) -> Generator[np.ndarray]:
         """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `ahead` frames in advance.
 
         Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
@@ -114,7 +114,7 @@ def fix_of(source: str) -> str:
     return "get another copy, which may be complete, or if it plays elsewhere, convert it: ffmpeg -i SOURCE out.mp4"
 
 
-def read_frames(source: str, ahead: int) -> Iterator[np.ndarray]:
+def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
     """Opens a video and yields its frames uint8 [H, W, 3] BGR, up to `ahead` of which a thread reads in advance.
 
     Raises ValueError for a video that cannot be opened, and after its last frame for one that is damaged.
@@ -147,7 +147,7 @@ def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
     """Opens a video file for frames of `shape` = (height, width, ...). Raises ValueError if OpenCV cannot write it."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, shape[1::-1])
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, shape[1::-1])
     if not writer.isOpened():
         raise ValueError(f"{path}: this OpenCV cannot write videos; use save=false")
     return writer

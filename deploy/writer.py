@@ -123,7 +123,7 @@ class Results:
 
     def _entries(self, result: Result, name: str, frame: int | None) -> list[dict]:
         """Returns the detections of an image as rows of the JSON."""
-        of_image = {"file_name": name.replace(os.sep, "/")}
+        of_image: dict[str, str | int] = {"file_name": name.replace(os.sep, "/")}
         if frame is not None:
             of_image["frame"] = frame
         boxes, scores = xyxy_to_xywh(result.boxes.astype(np.float64)).tolist(), result.scores.tolist()

@@ -11,7 +11,7 @@ import stat
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -271,7 +271,7 @@ def into_original(boxes, transform):
     return (boxes - transform[..., [4, 5, 4, 5]]) / transform[..., [2, 3, 2, 3]]
 
 
-def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Iterator[B]:
+def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Generator[B]:
     """Yields `function(item)` for all items in order, while threads compute up to `limit` results in advance.
 
     Only `function` runs in the threads; the items are read in the caller's thread. An exception of `function` is raised in

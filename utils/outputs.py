@@ -37,7 +37,7 @@ def require_evaluation(folder: str | None, data: str | None) -> None:
     """Raises ConfigError if an evaluation would replace its own `data`, or files in a folder that no earlier evaluation wrote."""
     there = results_in(folder)
     try:
-        metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if there else {}
+        metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if folder and there else {}
         own = isinstance(metrics, dict) and {"evaluator", "settings"} <= metrics.keys()
     except (OSError, ValueError, RecursionError):
         own = False
