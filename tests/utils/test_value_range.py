@@ -152,7 +152,7 @@ def trained(deep, tmp_path_factory):
 def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
     """Both splits come from one data set, and have its range: without it, their images would be nearly black."""
     options = config(deep, tmp_path, val=".25", epochs=1, freeze_epochs=0)
-    train, val = read_train_and_val(options.train, options.val, 0, read_options(), print)
+    train, val = read_train_and_val(options.train, options.val, read_options(), print)
     assert train.value_range == val.value_range == TWELVE and len(train) + len(val) == 8
     assert min(data.image(i).max() for data in (train, val) for i in range(len(data))) > 200
 
