@@ -40,7 +40,7 @@ class Tolerance(NamedTuple):
 
 
 EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
-HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/results/exported.md
+HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/decisions.md
 
 
 class Limits(NamedTuple):

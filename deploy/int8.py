@@ -21,7 +21,7 @@ from utils.text import in_points
 # onnxruntime runs these operators in 8 bits on CPUs; any other one between two of them converts to float32 and back.
 OPERATORS = {"Conv", "Sigmoid", "Mul", "Add", "Concat", "MaxPool", "AveragePool", "Resize", "Split", "Slice"}
 # The first convolutions are the most sensitive: with all of them in 8 bits, yolox_nano loses 11.7 mAP points instead of 0.7.
-FLOAT_FRACTION = 0.125  # of the convolutions, counted from the first one, stay in float32 (benchmarks/results/int8.md)
+FLOAT_FRACTION = 0.125  # of the convolutions, counted from the first one, stay in float32 (benchmarks/decisions.md)
 
 
 class Int8Error(ValueError):
