@@ -2,11 +2,10 @@
 
 import math
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from datasets.errors import check_path
-from datasets.store import Annotations, Classes, Strings
+from datasets.store import Classes, Strings
 
 
 @dataclass(eq=False)
@@ -25,7 +24,6 @@ class Source:
     is_coco: bool = False  # ids and areas come from a COCO JSON
     find_images: bool = False  # image names come from an annotation file: images are near `path` or in image_root
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
-    check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
     format: str = ""  # of the label files in a folder, if the reader has another one: a list may name images of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
