@@ -4,20 +4,22 @@ import numpy as np
 
 from datasets.formats.source import Source
 
-MAX_FRACTION = 1.5  # x + width of a box whose x is its center
+ROUNDING = 1e-3  # a rounded fraction may be so much below 0 or above 1
+CENTERED = 1.5  # x + width may be so much if x, y is the center of a box in fractions; counts if no box exceeds it
 FIX = "multiply it by width and height, or use a format that has fractions (YOLO)"
 
 
 def find_fractions(source: Source, boxes: np.ndarray, starts: np.ndarray) -> dict[int, str]:
     """Returns {row: what is wrong with it, and the fix} of the boxes in pixels that look like fractions of their image.
 
-    They are in its first pixel, or little more, and are no whole numbers."""
+    Whole numbers are pixels."""
+    farthest = CENTERED if boxes.max(initial=0) <= CENTERED else 1 + ROUNDING
     are_fractions = np.repeat(np.frombuffer(source.are_fractions, bool), np.diff(starts))
-    with np.errstate(invalid="ignore"):  # infinite values
-        is_tiny = ((boxes >= 0) & (boxes <= MAX_FRACTION)).all(1) & (boxes % 1 > 0).any(1)
-    has_area = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    starts_inside = ((boxes[:, :2] >= -ROUNDING) & (boxes[:, :2] < 1)).all(1)
+    is_tiny = starts_inside & (boxes[:, 2:] <= farthest).all(1) & (boxes[:, 2:] > boxes[:, :2]).all(1)
     found = {}
-    for row in np.flatnonzero(is_tiny & has_area & ~are_fractions).tolist():
+    rows = np.flatnonzero(is_tiny & ~are_fractions)
+    for row in rows[(boxes[rows] % 1 > 0).any(1)].tolist():
         box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
         found[row] = f"{source.places[row]}: box {box} looks like fractions, but this format is in pixels: {FIX}"
     return found

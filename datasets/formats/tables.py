@@ -47,6 +47,7 @@ class Columns(NamedTuple):
     is_open_images: bool = False
     split: str = ""  # name of the column with the split of the image
     angles: Mapping[str, int] = {}  # name -> position of columns with an angle of the box
+    unread: tuple[str, ...] = ()  # names of the other columns
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {field: text} of a row; "" for a field that is missing at its end."""
@@ -88,8 +89,11 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     if split:
         at["split"] = words.index(split)
     angles = {row[i].strip(): i for i, word in enumerate(words) if not set(FIELDS).isdisjoint(re.split("[ _]", word))}
-    is_open_images = {"imageid", "labelname"} <= set(words)
-    return Columns(at, len(row), True, is_open_images, split, angles)
+    is_open_images = {"imageid", "labelname"} <= set(words)  # which has many more columns
+    unread = (
+        () if is_open_images else tuple(word for i, word in enumerate(row) if i not in {*at.values(), *angles.values()})
+    )
+    return Columns(at, len(row), True, is_open_images, split, angles, unread)
 
 
 def _is_data(row: Sequence[str]) -> bool:
@@ -137,6 +141,7 @@ def read(file: File, split: Split) -> Source:
     A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it."""
     path = file.path
     columns, lines = _open(path)
+    names = _open_images_names(path) if columns.is_open_images else {}
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
     places, words = [], []  # image and place, and split, of each row
@@ -155,16 +160,11 @@ def read(file: File, split: Split) -> Source:
         places.append((image, place))
         words.append(word_split(fields.get("split", "")))
         if any(fields[name] for name in CORNERS):
-            images[image].boxes.append(_box(columns, row, place, number))
-    files = list(images.values())
-    names = _open_images_names(path) if columns.is_open_images else {}
-    files = [
-        file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes]) for file in files
-    ]
+            images[image].boxes.append(_box(columns, row, names, place, number))
     if columns.split != SPLIT and set(words).isdisjoint(SPLITS):
         words = [""] * len(words)  # a column such as set, which has other words
     chosen, splits, notes = select_rows(path, places, words, split, problems)
-    source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
+    source = source_of(path, [labels for image, labels in images.items() if image in chosen], names_of(images.values()))
     add_splits(source, path, splits, split)
     source.notes += notes
     source.problems = problems + source.problems
@@ -172,11 +172,13 @@ def read(file: File, split: Split) -> Source:
         fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
         source.sizes_problem = f"the boxes are fractions of the image: {fix}"
         _add_verified(source, names)
+    if columns.unread:
+        source.notes.append(f"{path}: columns that are not read: {', '.join(columns.unread)}")
     return source
 
 
-def _box(columns: Columns, row: Sequence[str], place: str, line: int) -> Box:
-    """Returns the box of a row, or what is wrong with it."""
+def _box(columns: Columns, row: Sequence[str], names: Mapping[str, str], place: str, line: int) -> Box:
+    """Returns the box of a row, or what is wrong with it. `names`: {code: class name}."""
     fields = columns.fields(row)
     words = [fields[name] for name in CORNERS]
     crowd = fields.get("crowd", "").lower()
@@ -192,7 +194,8 @@ def _box(columns: Columns, row: Sequence[str], place: str, line: int) -> Box:
         )
     if crowd not in (*CROWD, *NO_CROWD):
         problem = problem or f"{crowd!r} does not tell whether the box is a crowd region: write 0 or 1"
-    return Box(fields["class"], corners, crowd in CROWD, problem, place=place, line=line)
+    name = names.get(fields["class"], fields["class"])
+    return Box(name, corners, crowd in CROWD, problem, place=place, line=line)
 
 
 def _open(path: str) -> tuple[Columns, Iterator[tuple[int, list[str]]]]:
