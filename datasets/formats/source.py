@@ -42,8 +42,8 @@ class Source:
     labels: array = field(default_factory=lambda: array("d"))  # [K]
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
     areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
-    ignored_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are open regions in any case
-    # image -> labels looked for, besides those of its boxes
+    ignored_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are ignore regions in any case
+    # image -> annotated labels (verified negatives), besides those of its boxes
     annotated: dict[int, list[int]] = field(default_factory=dict)
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
     box_lines: array = field(default_factory=lambda: array("i"))  # [K] line of the box in its file; 0: none
