@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refused import refused, told
+from refused import mentions, refused, told
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions, read
@@ -177,6 +177,17 @@ def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
     with refused(DataError, "split=0.999,0.001", "20 images"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))
+
+
+def test_a_class_list_that_other_folders_get_is_reported_and_one_of_the_source_alone_is_not(
+    source: Path, tmp_path: Path
+) -> None:
+    alone = convert(str(source.parent), str(tmp_path / "alone.txt"))
+    assert not any(mentions(line, tmp_path / "classes.txt") for line in alone)
+    (tmp_path / "classes.txt").unlink()
+    (tmp_path / "plates").mkdir()
+    shared = convert(str(source.parent), str(tmp_path / "shared.txt"))
+    assert any(mentions(line, tmp_path / "classes.txt") and mentions(line, tmp_path / "plates") for line in shared)
 
 
 def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
