@@ -103,7 +103,7 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
 def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
     folder, *_ = train_quietly(own(demo_images, tmp_path, epochs=1), draw=True)
     run = read_run(folder)
-    assert [row["epoch"] for row in run.rows] == [0, 1] and run.minutes[0] == 0 < run.minutes[1]
+    assert [row["epoch"] for row in run.rows] == [0, 1] and "seconds" not in run.rows[0] and run.minutes > 0
     with open(folder / "log.csv", encoding="utf-8") as file:
         assert run.evaluated[0]["AP"] == float(next(csv.DictReader(file))["AP"])
     assert (folder / "curves.png").stat().st_size > 0
