@@ -35,14 +35,14 @@ from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates, given_or
-from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, require_common, run_of
+from engine.run_folder import Run, best_of, check_name, create, open_run, require_common
 from engine.run_store import require_store, run_root
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
 from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
-from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
 from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
@@ -355,7 +355,7 @@ def checked(cfg: Config) -> Config:
     nets.check_size(cfg.image_size or nets.official_size(cfg.model))
     check_name(cfg.name)
     if cfg.weights not in (None, "coco", "objects365"):
-        cfg = replace(cfg, weights=weights_of_run(cfg.weights, cfg.output))
+        cfg = replace(cfg, weights=weights_file(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     given = None not in (cfg.learning_rate, cfg.min_learning_rate)
@@ -373,18 +373,11 @@ def checked(cfg: Config) -> Config:
     return cfg
 
 
-def weights_of_run(weights: str, output: str) -> str:
-    """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
+def weights_file(weights: str, output: str) -> str:
+    """Returns the file of weights=: the best.pt of a run, the copy of a file at an address, or the file itself."""
     if is_storage(weights):
         return local_file(weights)
-    if best := best_of(output, weights):
-        return str(best)
-    if not os.path.isfile(weights) and not is_weights(weights):
-        if run := run_of(output, weights):
-            raise ConfigError(f"weights={weights}: {run} has no best.pt: resume it, or write weights={run / 'last.pt'}")
-        if not os.path.exists(weights) and (near := near_run(output, weights)):
-            raise ConfigError(f"weights={weights}: there is no such file or run; did you mean weights={near}?")
-    return weights
+    return str(best_of(output, weights, "weights=") or weights)
 
 
 def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
@@ -473,7 +466,7 @@ def from_command_line(argv: list[str]) -> Config:
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
         cfg = override(replace(Config(), **DEMO), argv, words)
-    if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
+    if cfg.resume and (run := resume.run_to_resume(cfg.resume, cfg.output, cfg.name)):
         cfg = run_constants.with_constants_of(run, Config(), argv, words)
         return cfg if cfg.resume is True else replace(cfg, resume=str(run))
     if demo:

@@ -12,7 +12,7 @@ from datasets.store import Annotations
 from engine import resume
 from engine.state import State
 from utils.config import ConfigError, check, show
-from utils.file_checks import CheckpointError, fitting
+from utils.file_checks import fitting
 from utils.processes import Ranks
 
 T = TypeVar("T")
@@ -53,8 +53,9 @@ class Origin:
         """Returns what is known of the model that gets new classes; a resumed run does not need its file."""
         if not self.add_classes:
             return None
-        if self.saved.get("origin", {}).get("trained"):
-            return nets.trained_from(self.saved["origin"]["trained"])
+        if trained := self.saved.get("origin", {}).get("trained"):
+            with fitting(f"{self.folder}/last.pt"):
+                return nets.trained_from(trained)
         cfg = self.written
         return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log, cfg.image_size))
 
@@ -81,12 +82,8 @@ class Origin:
             names = [name for name in CHOSEN if is_automatic(name, getattr(cfg, name)) and name in chosen]
             # A run whose weights could not be downloaded began without them, and froze nothing.
             names += [name for name in ("weights", "freeze_epochs") if name in chosen]
-            try:
+            with fitting(self.folder / "last.pt"):
                 cfg = check(replace(cfg, **{name: chosen[name] for name in names}))
-            except ConfigError as error:
-                raise CheckpointError(
-                    f"{self.folder / 'last.pt'} is damaged, its constants are wrong: {error}"
-                ) from error
         if self.trained:
             if cfg.model not in (type(cfg).model, self.trained.model):
                 raise ConfigError(

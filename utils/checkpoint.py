@@ -166,12 +166,14 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
             f"{path} is a checkpoint of Ultralytics or YOLOv5, whose networks have another architecture: its weights fit "
             f"no model of this project. Use weights=coco, the official weights of model=, or weights=none"
         )
+    if path.suffix == PADDLE:
+        why = first_line(error)
+        return CheckpointError(f"{path} is damaged or not a file of PaddlePaddle ({why}): use another copy")
     if zipped and isinstance(error, pickle.UnpicklingError):
         what = "holds Python objects; they could run code when loaded: refused. Save its state dict alone"
         return CheckpointError(f"{path} {what}")
-    kind = "PaddlePaddle" if path.suffix == PADDLE else "PyTorch"
-    why = first_line(error)
-    return CheckpointError(f"{path} is empty, damaged or not a file of weights of {kind} ({why}): use another copy")
+    why = f" ({first_line(error)})" if zipped else ""
+    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: use another copy")
 
 
 def other_format(path: str | Path, contents: Any) -> CheckpointError:

@@ -356,10 +356,11 @@ def save_run(folder, rows, batches, run="job"):
     folder.mkdir(parents=True)
     Run(folder, {}, run_id=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
-    rest = {"state": state, "meter": {"batches": batches}, "origin": {"written": {"seed": 0}, "facts": {}}}
+    rest = {"state": state, "meter": {"batches": batches, "sums": {}}, "origin": {"written": {"seed": 0}, "facts": {}}}
     rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
     rest |= {"course": {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
-    checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
+    contents = {"config": {}, "model": {"where": torch.tensor([rows, batches])}}
+    checkpoint.save(folder / "last.pt", {**contents, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
 
@@ -367,7 +368,7 @@ class TwoNodes(Ranks):
     """Rank 0 of two, and what the other node finds at each look."""
 
     def gather(self, value):
-        return [value, self.others.pop(0)] if isinstance(value, resume.Progress) else [value, value]
+        return [value, self.others.pop(0)]
 
     def once_per_node(self, work):
         return work()
@@ -377,11 +378,11 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
     monkeypatch.setattr(resume.time, "sleep", lambda _: None)
     folder = tmp_path / "demo-2026-01-31-1"
     save_run(folder, 3, 7)
-    ours, behind = (resume.Progress(folder.name, 3, batches) for batches in (7, 2))
-    other = ours._replace(name="demo-2026-01-31-2")
+    ours, behind = (str(resume.Progress(folder, 3, batches)) for batches in (7, 2))
+    none, other = str(resume.Progress(None)), str(resume.Progress(tmp_path / "demo-2026-01-31-2", 3, 7))
     for others, refuses in (
-        *(((ours,), False), ((behind, ours), False), ((behind, None, ours), False)),
-        *(((one,) * len(resume.PAUSES), True) for one in (None, behind, other)),
+        *(((ours,), False), ((behind, ours), False), ((behind, none, ours), False)),
+        *(((one,) * len(resume.PAUSES), True) for one in (none, behind, other)),
     ):
         ranks = TwoNodes(0, 2)
         object.__setattr__(ranks, "others", list(others))
@@ -396,7 +397,7 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
 def test_a_run_is_found_whatever_it_has_saved_in_its_first_epoch(tmp_path, monkeypatch, batches):
     """None: nothing yet; then it starts again in its folder, as a restart by torchrun does."""
     folder = tmp_path / "demo-2026-01-31-1"
-    monkeypatch.setattr(resume, "run_here", lambda *_, **__: folder)
+    monkeypatch.setattr(resume, "run_to_resume", lambda *_: folder)
     if batches is not None:
         save_run(folder, 0, batches)
     found = resume.find(True, str(tmp_path), "demo", Ranks())

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -279,19 +278,6 @@ def test_tensorboard_holds_numbers_and_images_and_a_resumed_run_hides_later_even
     decoded = cv2.imdecode(np.frombuffer(event.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
     assert decoded.shape == image.shape and np.abs(decoded.astype(int) - image).max() <= 2
     assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
-
-
-def test_a_clock_that_was_set_back_hides_no_point_of_tensorboard(tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    now = time.time()
-    for epoch, clock in ((1, now), (2, now + 500), (3, now - 7200), (4, now - 9000)):
-        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
-        run = Run(tmp_path, {}, rows=[{"epoch": n} for n in range(1, epoch)])
-        run.scalars({"AP": epoch / 8}, epoch)
-        run.close()
-    points = EventAccumulator(str(tmp_path)).Reload().Scalars("AP")
-    assert [point.step for point in points] == [1, 2, 3, 4]
 
 
 def test_scalars_of_tensorboard_are_grouped_and_metrics_of_nothing_are_left_out():
