@@ -83,6 +83,11 @@ def a(*kinds: type) -> Check:
     return lambda value: "" if isinstance(value, kinds) else must
 
 
+def one_of(*words: str) -> Check:
+    """Returns a check for one of the words."""
+    return lambda value: "" if value in words else f"one of {', '.join(words)}"
+
+
 def class_names(value: Any) -> str:
     """Checks for a list of class names that can be drawn."""
     if not isinstance(value, list | tuple) or not value:
@@ -126,5 +131,11 @@ NEEDED: dict[str | None, dict[str, Check]] = {
         "resume.state.rows": a(list, tuple),
         **{f"resume.origin.{name}": a(dict) for name in ("written", "facts")},
     },
-    "onnx": {"model": a(str), "classes": class_names, "image_size": input_size, "letterbox": a(str), "outputs": a(str)},
+    "onnx": {
+        "model": a(str),
+        "classes": class_names,
+        "image_size": input_size,
+        "letterbox": one_of("corner", "center", "stretch"),
+        "outputs": one_of("raw", "detections"),
+    },
 }
