@@ -197,12 +197,6 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
     assert (folder / "curves.png").stat().st_size > 0
 
 
-def test_full_disk_at_the_end_is_an_error(demo_images, tmp_path, at_call, disk):
-    at_call(1, lambda: disk.update(full=True))
-    with refused(checkpoint.DiskError, "last.pt", "No space left on device"):
-        train.main(config(demo_images, tmp_path, epochs=2))
-
-
 def test_full_disk_at_a_stop_is_an_error_and_the_previous_checkpoint_stays(demo_images, tmp_path, at_call, disk):
     def stop():
         disk["full"] = True
@@ -404,14 +398,6 @@ def test_a_run_is_found_whatever_it_has_saved_in_its_first_epoch(tmp_path, monke
     assert found.folder == folder and (found.last is None) == (batches is None)
 
 
-def test_a_run_in_a_bucket_is_fetched_once_by_a_node(tmp_path, monkeypatch):
-    fetched = []
-    monkeypatch.setattr(resume, "fetch_run", lambda output, newest: fetched.append(output))
-    save_run(tmp_path / "demo-2026-01-31-1", 3, 7)
-    assert resume.find(True, str(tmp_path), "demo", Ranks()).last
-    assert fetched == [str(tmp_path)]
-
-
 def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(monkeypatch):
     monkeypatch.setattr(saving, "epoch_text", lambda *_: "")
     written, ranks = [], SimpleNamespace(is_main=False, log=lambda _: None, device=torch.device("cpu"))
@@ -521,18 +507,6 @@ def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expecte
         with refused((ConfigError, CheckpointError), expected) as raised:
             Origin(train.from_command_line([f"resume={name}", f"output={tmp_path}", *words]), Ranks())
         assert written != "early" or str(folder) in str(raised.value)
-
-
-@pytest.mark.parametrize(("is_main", "exists"), [(True, True), (True, False), (False, True), (False, False)])
-def test_only_a_best_pt_that_is_missing_is_written_and_by_one_rank(tmp_path, monkeypatch, is_main, exists):
-    written, origin = [], object.__new__(Origin)
-    monkeypatch.setattr(resume, "restore_best", lambda *arguments: written.append(arguments))
-    origin.ranks, origin.folder = SimpleNamespace(is_main=is_main), tmp_path
-    origin.last = {"resume": {"state": {}, "meter": None}}
-    if exists:
-        (tmp_path / "best.pt").touch()
-    origin.finish()
-    assert len(written) == (is_main and not exists)
 
 
 @pytest.mark.parametrize(

@@ -124,13 +124,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["table.csv"]
 
 
-def test_a_written_file_replaces_the_old_one(tmp_path):
-    for text in (b"old", b"new"):
-        with atomic_write(tmp_path / "table.csv") as file:
-            file.write(text)
-    assert (tmp_path / "table.csv").read_bytes() == b"new" and os.listdir(tmp_path) == ["table.csv"]
-
-
 def test_a_full_disk_is_a_disk_error_that_names_the_cause(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail(OSError(28, "No space left on device")))
     with refused(DiskError, "last.pt", tmp_path, "No space left on device"):
