@@ -4,17 +4,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from engine.environment import last_start
 from engine.resume import refuse_missing
 from engine.run_folder import runs
 from engine.run_store import run_root
 from utils import checkpoint
-from utils.config import ConfigError, check, override, show
+from utils.config import ConfigError, T, check, override, show
 from utils.file_checks import fitting
 
-T = TypeVar("T")
 DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
 
 

@@ -32,6 +32,11 @@ from utils.text import brief
 
 COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 CURVES_EVERY = 60  # seconds between two updates of curves.png
+TAGS = {  # of TensorBoard, for columns of log.csv
+    **{"loss": "loss/total", "val_loss": "loss/validation"},
+    **{name: f"time/{name}" for name in ("seconds", "images_per_second")},
+    **{name: f"training/{name}" for name in ("learning_rate", "positives", "skipped_steps")},
+}
 ONLY_LAST = ("code", "earlier_starts")  # large entries of environment.json, kept for the last start only
 
 
@@ -267,9 +272,7 @@ class Run:
             if self.rows:
                 self.curves()
         except Exception:
-            if (
-                not failed
-            ):  # the error that ends a run may have interrupted the import of Matplotlib, and is the one to report
+            if not failed:  # otherwise the first error counts; it may have interrupted the import of Matplotlib
                 raise
         if self._writer:
             with files.warn_if_disk_fails():
@@ -324,16 +327,10 @@ def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
     """
     scalars = {}
     for name, value in row.items():
-        if name == "loss":
-            scalars["loss/total"] = value
-        elif name == "val_loss":
-            scalars["loss/validation"] = value
+        if name in TAGS:
+            scalars[TAGS[name]] = value
         elif name.startswith("loss_"):
             scalars[f"loss/{name.removeprefix('loss_')}"] = value
-        elif name in ("seconds", "images_per_second"):
-            scalars[f"time/{name}"] = value
-        elif name in ("learning_rate", "positives", "skipped_steps"):
-            scalars[f"training/{name}"] = value
         elif name != "epoch" and value != -1:
             scalars[f"metrics/{name}"] = value
     return scalars

@@ -16,14 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
 from utils.files import missing_text
 from utils.remote import refuse_keys
 from utils.text import brief, printable
 
-T = TypeVar("T")
+
+class Dataclass(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=Dataclass)
 MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
@@ -42,9 +49,10 @@ class Constants:
     """The base of the dataclasses of constants: Config(imgsz=640) in Python gets the help that the command line gives."""
 
     def __new__(cls, *_: Any, **named: Any) -> "Constants":
+        known = get_type_hints(cls)
         for name, value in named.items():
-            if name not in cls.__dataclass_fields__:
-                raise ConfigError(unknown_text(f"{name}={show(value)}", cls.__dataclass_fields__))
+            if name not in known:
+                raise ConfigError(unknown_text(f"{name}={show(value)}", known))
         return super().__new__(cls)
 
 
@@ -230,8 +238,8 @@ def constants_text(cfg: T, written: T, derived: Mapping[str, Any]) -> str:
     lines = []
     for title, names in (("changed", changed), ("chosen", chosen)):
         text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
-        indents = {"initial_indent": f"{title:11}", "subsequent_indent": " " * 11}
-        lines += wrap(text, 110, break_long_words=False, break_on_hyphens=False, **indents)
+        indented = wrap(text, 99, break_long_words=False, break_on_hyphens=False)
+        lines += [f"{'' if number else title:11}{line}" for number, line in enumerate(indented)]
     lines += [f"{name:20}{show(value)}" for name, value in derived.items()]
     return printable("\n".join(lines))
 
@@ -268,7 +276,8 @@ def _convert(value: Any, kind: Any) -> Any:
         return value
     if isinstance(value, str | os.PathLike) and str in members:
         return os.fspath(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number:
         if int in members and value % 1 == 0:  # 1e3 and 64.0 are whole numbers
             return int(value)
         if float in members and abs(value) <= sys.float_info.max:
