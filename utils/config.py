@@ -238,8 +238,14 @@ def constants_text(cfg: T, written: T, derived: Mapping[str, Any]) -> str:
     lines = []
     for title, names in (("changed", changed), ("chosen", chosen)):
         text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
-        indented = wrap(text, 99, break_long_words=False, break_on_hyphens=False)
-        lines += [f"{'' if number else title:11}{line}" for number, line in enumerate(indented)]
+        lines += wrap(
+            text,
+            width=110,
+            initial_indent=f"{title:11}",
+            subsequent_indent=" " * 11,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     lines += [f"{name:20}{show(value)}" for name, value in derived.items()]
     return printable("\n".join(lines))
 
