@@ -142,7 +142,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
         )
-    known = {len(classes): classes for classes in (COCO_CLASSES, OBJECTS365_CLASSES)}
+    known = {len(names): names for names in (COCO_CLASSES, OBJECTS365_CLASSES)}
     classes = known.get(class_rows(state))
     return Weights(state, classes, official=classes is COCO_CLASSES)
 
