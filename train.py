@@ -140,7 +140,7 @@ def build_model(
         model, pretraining = nets.build(name, len(classes), origin.saved["model"]), None
     else:
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
-        options["image_size"] = origin.written.image_size
+        options["image_size"] = origin.user_config.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     ranks.broadcast_model(model)
@@ -211,15 +211,15 @@ def main(
     First it builds the objects that make the decisions of a run, in the order in which things become known. Each one answers
     for its decisions from then on, and last.pt keeps its state. Then comes the loop over the epochs.
     """
-    written = checked(constants)
-    budget = TimeBudget(written.hours, parts.clock)  # the time of hours= begins here
-    ranks = processes.start(written.device, written.timeout_minutes)
-    require_output(written.resume, written.output, ranks)
+    user_config = checked(constants)
+    budget = TimeBudget(user_config.hours, parts.clock)  # the time of hours= begins here
+    ranks = processes.start(user_config.device, user_config.timeout_minutes)
+    require_output(user_config.resume, user_config.output, ranks)
 
     # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
     # `cfg`: the constants, with every none replaced as soon as its value is known.
-    origin = Origin(written, ranks)
-    cfg = prepared(origin.completed(written), ranks)
+    origin = Origin(user_config, ranks)
+    cfg = prepared(origin.resolved_config(user_config), ranks)
 
     # ---- The data and the model.
     data = read_data(cfg, origin, extra_augment, parts, ranks)
@@ -248,8 +248,8 @@ def main(
     cfg = replace(cfg, **rates.constants, **course.constants)  # nothing is left to choose
 
     # ---- What the run will do, and the folder that it saves to.
-    initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
-    for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
+    initial_text = summary.initial_text(initial, rates, user_config.learning_rate is None)
+    for text in summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks):
         ranks.log(text)
     ranks.log(memory.text())
     if origin.folder and (done := course.done(state)):
@@ -324,9 +324,9 @@ def prepared(cfg: Config, ranks: Ranks) -> Config:
 def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
     """Reads the data. Raises ConfigError if they differ between the ranks, or from those of the run to resume."""
     train, val = ranks.once_per_node(lambda: origin.read(parts.read_data))
-    facts = facts_of(cfg, train, extra_augment, parts)
-    ranks.check_same(facts | common_constants(cfg, val))
-    return Data(*origin.continued((train, val), facts, MAY_CHANGE))
+    fingerprint = fingerprint_of(cfg, train, extra_augment, parts)
+    ranks.check_same(fingerprint | common_constants(cfg, val))
+    return Data(*origin.checked_against_run((train, val), fingerprint, MAY_CHANGE))
 
 
 def with_model(cfg: Config, origin: Origin, trained_classes: Sequence[str]) -> Config:
@@ -459,7 +459,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.input_size)
 
 
-def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
+def fingerprint_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
     """Returns what a resumed run must have in common with the run before, besides the constants as written."""
     replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
     return {
@@ -474,7 +474,7 @@ def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Par
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
-    """Returns what the processes of one run must have in common besides `facts_of`, as text.
+    """Returns what the processes of one run must have in common besides `fingerprint_of`, as text.
 
     A constant that is added later counts, too, unless PER_NODE names it.
     """

@@ -49,7 +49,7 @@ def constants_of(folder: Path) -> dict[str, Any]:
     path = folder / "last.pt"
     last = checkpoint.read(path, on_disk=True)
     with fitting(path):
-        return {name: value for name, value in last["resume"]["origin"]["written"].items() if name != "resume"}
+        return {name: value for name, value in last["resume"]["origin"]["user_config"].items() if name != "resume"}
 
 
 def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:

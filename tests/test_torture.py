@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -138,9 +137,6 @@ def test_the_exit_status_tells_whether_anything_differs(monkeypatch, differences
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("tests.stress", run_name="__main__")
     assert ended.value.code is code
-
-
-def test_the_help_names_the_command():
 
 
 def test_the_clock_that_is_moved_is_the_one_that_a_run_sees(tmp_path, monkeypatch):

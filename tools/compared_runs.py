@@ -120,7 +120,7 @@ def number(text: str | None, where: str) -> float:
 def written_constants(folder: Path) -> dict[str, Any]:
     """Returns the constants of a run as they were typed, without loading its weights; {} if they are not known."""
     try:
-        constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"]
+        constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
     except (file_checks.CheckpointError, LookupError, TypeError):
         return {}
     return constants if isinstance(constants, dict) else {}

@@ -129,7 +129,7 @@ NEEDED: dict[str | None, dict[str, Check]] = {
         **{f"resume.{name}": a(dict) for name in ("model", "updater", "meter", "meter.sums", "rates", "course")},
         "resume.meter.batches": a(int),
         "resume.state.rows": a(list, tuple),
-        **{f"resume.origin.{name}": a(dict) for name in ("written", "facts")},
+        **{f"resume.origin.{name}": a(dict) for name in ("user_config", "fingerprint")},
     },
     "onnx": {
         "model": a(str),

@@ -350,7 +350,11 @@ def save_run(folder, rows, batches, run="job"):
     folder.mkdir(parents=True)
     Run(folder, {}, run_id=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
-    rest = {"state": state, "meter": {"batches": batches, "sums": {}}, "origin": {"written": {"seed": 0}, "facts": {}}}
+    rest = {
+        "state": state,
+        "meter": {"batches": batches, "sums": {}},
+        "origin": {"user_config": {"seed": 0}, "fingerprint": {}},
+    }
     rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
     rest |= {"course": {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
     contents = {"config": {}, "model": {"where": torch.tensor([rows, batches])}}

@@ -285,7 +285,9 @@ def whole_checkpoint():
         "meter": {"batches": 1, "seconds": 2.0, "sums": {}},
         "state": {"rows": ({"epoch": 1, "AP": 0.5},)},
     }
-    made["resume"] |= {"origin": {"written": {"epochs": 3}, "facts": {"classes": ["cat", "狗"]}, "trained": None}}
+    made["resume"] |= {
+        "origin": {"user_config": {"epochs": 3}, "fingerprint": {"classes": ["cat", "狗"]}, "trained": None}
+    }
     made["resume"]["rates"] = {"power": 0.5, "max_images": 64, "clip": 10.0}
     made["resume"]["course"] = {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}
     return made
