@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,9 +74,10 @@ def test_other_names_of_the_classes_are_refused_although_their_file_may_be_anoth
     origin.user_config, origin.folder = train.Config(classes="here.txt"), tmp_path
     before = {"user_config": asdict(train.Config(classes="there.txt")), "fingerprint": {"classes": names}}
     origin.last = {"resume": {"origin": before}}
-    assert origin.checked_against_run((), {"classes": names}, train.MAY_CHANGE) == ()
+    data = [SimpleNamespace(with_range=lambda _, split=split: (split, [])) for split in ("train", "val")]
+    assert origin.checked_against_run(data, {"classes": names}, train.MAY_CHANGE) == ("train", "val")
     with refused(ConfigError, tmp_path, "classes=dog,cat (was cat,dog)"):
-        origin.checked_against_run((), {"classes": names[::-1]}, train.MAY_CHANGE)
+        origin.checked_against_run(data, {"classes": names[::-1]}, train.MAY_CHANGE)
 
 
 def test_a_renamed_run_keeps_its_constants(copy, trained):
