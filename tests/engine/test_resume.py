@@ -578,4 +578,4 @@ def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes()
     run = SimpleNamespace(config={})
     saver = SimpleNamespace(data=(data,), run=run, updater=updater, frozen_thresholds={"old": 0.3, "older": 0.4})
     state = State(({"epoch": 1},), {"old": 0.6, "new": 0.5})
-    assert Saver._contents(saver, state)["thresholds"] == {"old": 0.6, "older": 0.4, "new": 0.5}
+    assert Saver._contents(saver, run, state)["thresholds"] == {"old": 0.6, "older": 0.4, "new": 0.5}
