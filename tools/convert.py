@@ -98,7 +98,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts, write = _class_names(source, goal, found.classes), split.text_of
         report += _lost(found) + _also_named(source, texts)
     if found.is_partly_annotated and (cutter or not to_json):
-        text = "classes that were not looked for and open regions are lost, so training takes them for background"
+        text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
         report.append(f"{source}: {text}: write COCO JSON without tiles")
     place = partial(split.relative, folder=goal.parent)
     with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
