@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from refused import refused, told
 
 from tests.stress import clock, faults, torture
 from utils import checkpoint
-from utils.config import command_of
 
 posix = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
 
@@ -139,10 +137,6 @@ def test_the_exit_status_tells_whether_anything_differs(monkeypatch, differences
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("tests.stress", run_name="__main__")
     assert ended.value.code is code
-
-
-def test_the_help_names_the_command():
-    assert command_of(import_module("tests.stress.__main__").Config) == "python -m tests.stress"
 
 
 def test_the_clock_that_is_moved_is_the_one_that_a_run_sees(tmp_path, monkeypatch):

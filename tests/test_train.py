@@ -135,7 +135,7 @@ def test_extra_augment_changes_training_and_a_resumed_run_notices_another_one(de
     with refused(train.ConfigError, "extra_augment="):
         train.main(resumed)
     contents = checkpoint.load(folder / "last.pt")
-    del contents["resume"]["origin"]["facts"]["extra_augment"]  # as in checkpoints of earlier versions
+    del contents["resume"]["origin"]["fingerprint"]["extra_augment"]  # as in checkpoints of earlier versions
     checkpoint.save(folder / "last.pt", contents)
     train.main(resumed)
     assert len(log_of(folder)) == 2

@@ -104,7 +104,7 @@ def read_log(path: Path) -> list[dict[str, float]]:
 def written_constants(folder: Path) -> dict[str, Any]:
     """Returns the constants of a run as they were typed, without loading its weights; {} if they are not known."""
     try:
-        return dict(checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"])
+        return dict(checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"])
     except (CheckpointError, LookupError, TypeError, ValueError):
         return {}
 

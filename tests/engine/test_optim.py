@@ -238,7 +238,7 @@ def test_gradients_are_clipped_but_for_sgd_from_scratch_where_a_family_is_traine
 
 
 def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
-    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
+    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.resolved_config`."""
     cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)
     rates = Rates(cfg, pretrained=False, domain_similarity=0.0)
     course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)

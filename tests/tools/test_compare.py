@@ -40,7 +40,7 @@ def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants
 
 def type_constants(folder: Path, typed) -> None:
     """Writes last.pt of a run for which these constants were typed; None: a damaged one."""
-    torch.save({"resume": {"origin": {"written": typed}}} if typed is not None else [], folder / "last.pt")
+    torch.save({"resume": {"origin": {"user_config": typed}}} if typed is not None else [], folder / "last.pt")
 
 
 def ranked(*folders: Path) -> list:
