@@ -15,12 +15,12 @@ from buckets import tar_of, upload
 from painted import drawn
 from small import log_of
 from test_nodes import IMAGES, LONG, ROOT, Node, assert_undisturbed, rendezvous, torchrun
+from toys import free_ports
 
 from benchmarks import buckets as buckets_benchmark
 from benchmarks import table
 from benchmarks.s3_server import S3Server
 from engine import run_store
-from tests.stress.torture import free_port
 from utils import checkpoint, mirror, remote
 from utils.remote import FetchError
 
@@ -137,7 +137,7 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
 
 def test_two_nodes_need_no_common_disk(bucket, images, undisturbed, tmp_path):
     """The node of rank 0 is killed, so that its last saves are not in the bucket, or it loses its disk, too."""
-    files, port = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), free_port()
+    files, port = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), free_ports(1)[0]
     nodes = []
     for address in ("127.0.0.1", "127.0.0.2"):
         command = rendezvous("127.0.0.1", address, port, output="s3://data/nodes", resume="true", **SET)
