@@ -122,12 +122,9 @@ def provide(name: str) -> None:
     if path.suffix in (".jpg", ".png"):
         shutil.copy("FOLDER/0.png", path)
     elif path.suffix == ".mp4":
-        video, image = (
-            cv2.VideoWriter(name, cv2.VideoWriter_fourcc(*"mp4v"), 10, (320, 240)),
-            cv2.imread("FOLDER/0.png"),
-        )
+        video = cv2.VideoWriter(name, cv2.VideoWriter_fourcc(*"mp4v"), 10, (64, 48))
         for _ in range(6):
-            video.write(image)
+            video.write(cv2.resize(cv2.imread("FOLDER/0.png"), (64, 48)))
         video.release()
     elif path.suffix == ".pt":
         shutil.copy("runs/mine-2026-01-30-1/best.pt", path)
@@ -167,6 +164,7 @@ def provide_inputs(words: list[str]) -> None:
     """Makes what the words of a command name: the values of some constants, and the first word without a name."""
     inputs = [word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint)=", word)]
     inputs += [word for word in words if "=" not in word and not re.match(r"-|.*\.py$|tools\.|\.\.\.$", word)][:1]
+    inputs += [word for word in words if word.endswith((".jpg", ".png"))]
     for name in inputs:
         if not Path(f"runs/{name}-2026-01-30-1").exists() and name not in ("coco", "objects365"):
             provide(name)
@@ -262,8 +260,8 @@ def test_a_python_block_of_a_page_runs(block, place, monkeypatch):
 
 
 def test_a_command_that_fails_or_writes_nothing_is_noticed(place):
-    with refused(AssertionError, "nothing.pt"):
-        run("python predict.py nothing.pt source=images")
+    with refused(AssertionError, "nothing"):
+        run("python predict.py checkpoint=nothing source=images")
     with refused(AssertionError, "curl"):
         run("curl example.org")
     assert missing("evaluate.py", ["output=results"], {Path("x/log.csv")}) == ["metrics.json", "results"]
