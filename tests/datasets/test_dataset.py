@@ -270,9 +270,8 @@ def mostly_empty(image, boxes, labels, rng):
     return image, boxes[: len(boxes) * keep], labels[: len(boxes) * keep]
 
 
-@pytest.mark.parametrize("augment", [AUGMENT, AUGMENT.without_geometry(), replace(AUGMENT, mosaic=1.0)])
-@pytest.mark.parametrize("count", [2, 40])
-def test_an_extra_augment_that_removes_all_objects_is_an_error(painted, count, augment):
+@pytest.mark.parametrize("augment, count", [(AUGMENT, 2), (replace(AUGMENT, mosaic=1.0), 40)])
+def test_an_extra_augment_that_removes_all_objects_is_an_error(painted, augment, count):
     data = dataset_of(painted(count), augment=augment)
     for lossy in (without_objects, outside, as_fractions, as_sizes):
         with pytest.raises(ValueError, match="extra_augment"):

@@ -152,6 +152,7 @@ def test_workers_do_not_change_a_batch_and_epochs_differ(painted):
     assert len(torch.unique(images, dim=0)) == len(images) == 24
 
 
+@pytest.mark.slow
 def test_workers_started_with_spawn_give_the_same_batches(painted):
     """As on Windows and macOS."""
     data = dataset_of(painted(5))

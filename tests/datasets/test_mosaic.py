@@ -40,7 +40,7 @@ def same(a, b):
 def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
     kept = 0
     sides = (90, 300)  # OpenCV 4 leaves out half a pixel at the edges of an image: 2.3 pixels if it grows 4.6 times
-    for seed in range(250):
+    for seed in range(100):
         rng = np.random.default_rng((1, seed))
         four = [painted_sample(rng, label, sides) for label in range(4)]
         sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves, flip_vertical=vertical))
@@ -49,12 +49,12 @@ def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
         for label in range(4):
             boxes = sample.boxes[sample.labels == label]
             assert_under_its_box(sample.image, boxes, label, rotated=moves is ROTATED)
-    assert kept > 350
+    assert kept > 140
 
 
 @pytest.mark.parametrize("kind", ["corner", "stretch"])
 def test_boxes_of_a_mixup_stay_over_their_objects(kind):
-    for seed in range(150):
+    for seed in range(60):
         rng = np.random.default_rng((2, seed))
         size = SIZES[seed % 3]
         blank = Sample(np.full((*size, 3), GRAY, np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))

@@ -6,9 +6,7 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 import os
 import shutil
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -23,7 +21,7 @@ from simulated_gpu import simulated_gpu
 from small import TINY_WEIGHTS, log_of, only_run
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from toys import FAMILIES, free_ports, make_updater, toy
+from toys import FAMILIES, free_ports
 
 import nets
 import train
@@ -31,8 +29,7 @@ from datasets.dataset import NO_IMAGE, DetectionDataset
 from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
-from datasets.mosaic import Augment
-from engine import hardware, summary
+from engine import hardware
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
@@ -44,10 +41,8 @@ from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 
 SIZE = (64, 64)
 TRAININGS = (  # by two processes
-    {"name": "plain"},
     {"name": "more", "repeat_rare": 0.9, "val": ".3", "batch_size": 2},
-    {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
-    {"name": "engine"},
+    {"name": "engine", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
 )
 CASES = {  # batch size, frozen, and other arguments of `gradients`
     "even shards": (4, False),
@@ -55,7 +50,7 @@ CASES = {  # batch size, frozen, and other arguments of `gradients`
     "an empty shard": (1, False),
     "an empty shard, fixed statistics": (1, False, "tiny_n", SIZE, True),
 }
-BATCH_SIZES = ((4,), (3,), (1,), (1, 3))  # of the epochs of a training
+BATCH_SIZES = ((4,), (1,), (1, 3))  # of the epochs of a training
 
 
 def draw(folder: Path) -> None:
@@ -167,7 +162,6 @@ def collectives(ranks):
         "on_main": ranks.on_main(lambda: ranks.rank + 5),
         "once_per_node": ranks.once_per_node(lambda: ranks.rank + 5),
         "node_ranks": ranks.node_ranks,
-        "printed": summary.derived(8, 0, make_updater(toy()), ranks)["images per process"],
         "weight": model.weight.tolist(),
         "a failure": error_of(ranks.once_per_node, fail),
         "the same facts": error_of(ranks.check_same, {"seed": 0}),
@@ -309,11 +303,6 @@ def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):
     assert issubclass(RemoteError, RuntimeError)
 
 
-def test_the_table_of_a_run_names_the_backend(two):
-    for rank in two:
-        told(rank["collectives"]["printed"], "4 of 8", "2 processes", "gloo")
-
-
 def test_differences_between_ranks_are_named_on_all_ranks(two):
     for rank in two:
         assert rank["collectives"]["the same facts"] is None
@@ -326,7 +315,7 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
 @pytest.mark.parametrize(
     "changes",
     TRAININGS,
-    ids=["plain", "repeats and a fraction for validation", "added classes", "in a process group of an engine"],
+    ids=["repeats and a fraction for validation", "added classes in a process group of an engine"],
 )
 def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, changes):
     """Only one of the processes writes, also the files of val=.3: both have the same split."""
@@ -414,28 +403,12 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (advice,) = hardware.gpu_advice(["train.py", "train=my data"])
     told(advice, "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'", "device=cuda:all")
-    (advice,) = hardware.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
-    told(advice, "--nproc_per_node=4 train.py epochs=3")
-    assert "device=" not in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert not list(hardware.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
     told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    monkeypatch.setattr(sys, "platform", "win32")  # where pip installs the CPU build
-    for program in ("nvidia-smi.exe", None):
-        monkeypatch.setattr(shutil, "which", lambda name, program=program: program)
-        assert len(list(hardware.gpu_advice([]))) == (program is not None)
-
-
-def test_the_number_of_workers_that_a_user_gives_stays(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
-    cfg = train.Config(image_size=SIZE)
-    assert [train.loader_workers(replace(cfg, workers=n), ranks) for n in (0, 4, 20)] == [0, 4, 20]
-    assert train.loader_workers(replace(cfg, batch_size=0), ranks) == 3  # the batch size will be chosen
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
@@ -572,24 +545,6 @@ def one_step(ranks, folder, dtype, train_norms):
     return {name: p.grad.double() for name, p in model.named_parameters()}
 
 
-def twenty_steps(ranks, folder):
-    """The weights after 20 steps of the real loop from official weights: warm-up, the thaw after 10 steps, mosaic."""
-    data, model = official(folder, 80)
-    model.double()
-    schedule = Schedule(Plan(2, 1, 10, 10, 8, 8), "cosine", 0.004, 0.0002, 2.0, 0)
-    updater = Updater(model, build_optimizer("adamw", model, 0.05), schedule, EMA(model, 20), clip=10.0)
-    dataset = DetectionDataset(data, model.letterbox, Augment(0.5, 0.0, 0.5, 5.0, (0.5, 1.5), 0.1, 2.0))
-    for epoch, frozen in enumerate((True, False)):
-        model.freeze_backbone(frozen)
-        loader = batches(ranks, dataset, 8, (96, 96))
-        loader.batch_sampler.epoch = epoch
-        criterion = nets.criterion(model, ranks.normalizer)
-        fit_one_epoch(wrap(model, ranks), criterion, loader, updater, ranks, Meter())
-    assert updater.step_number == 20
-    tensors = {**model.state_dict(), **{f"ema.{name}": value for name, value in updater.ema.model.state_dict().items()}}
-    return {name: value.clone() for name, value in tensors.items() if value.is_floating_point()}
-
-
 def wide_model(ranks, weights):
     """A model whose weights only rank 0 can read."""
     torch.manual_seed(ranks.rank)
@@ -600,13 +555,13 @@ def wide_model(ranks, weights):
 
 
 def real_models(ranks, file, weights, shared):
-    """The slow checks: real layers of every family, official weights, 20 steps, and weights that only rank 0 can read."""
+    """The slow checks: real layers of every family, official weights, and weights that only rank 0 can read."""
     size = (128, 128)  # a batch norm needs more than the one value per channel that stride 64 has at 64 pixels
     found = {name: [gradients(ranks, file, count, False, name, size) for count in (4, 1)] for name in FAMILIES}
     found["wide model"] = wide_model(ranks, weights)
     found["float32"] = one_step(ranks, shared, torch.float32, False)
     found["float32 with batch norm"] = one_step(ranks, shared, torch.float32, True)
-    return found | {"twenty steps": twenty_steps(ranks, shared)}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -698,13 +653,7 @@ def test_gradients_of_several_processes_in_float32(real_one, real_three, shared)
     assert ours < 1e-4 and alone < 1e-4
 
 
-@pytest.mark.slow
-def test_twenty_steps_of_several_processes_end_where_one_ends(real_one, real_three):
-    assert_close([real_three["twenty steps"]], [real_one["twenty steps"]], 1e-6)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", range(1, 8))
+@pytest.mark.parametrize("world, batch_size", [(1, 3), (2, 1), (2, 5), (3, 4), (3, 7)])
 def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world: int, batch_size: int) -> None:
     """An empty shard has no statistics at all."""
     samplers = [TrainSampler(11, batch_size, SIZE, 0, rank=rank, world=world) for rank in range(world)]
@@ -713,14 +662,6 @@ def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world
     ranks = Ranks(world_size=world)
     assert fewest_images(batch_size, ranks, sync_bn=False) == min(filter(None, images))
     assert fewest_images(batch_size, ranks, sync_bn=True) == batch_size
-
-
-@pytest.mark.parametrize("gpus", [1, 2, 3])
-def test_the_fewest_images_of_a_batch_norm_with_data_parallel(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    for batch_size in range(1, 8):
-        shards = torch.zeros(batch_size, 1).chunk(gpus)  # as nn.DataParallel scatters a batch
-        assert fewest_images(batch_size, Ranks(all_gpus=True), sync_bn=True) == min(map(len, shards))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
     assert_same_run(folder, without)
 
 
-@pytest.mark.parametrize("boxes", [True, False])
+@pytest.mark.parametrize("boxes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_that_learned_nothing_ends_with_a_report_too(demo_images, tmp_path, boxes):
     """Its mAP is 0, or the validation images have no boxes: the report shows what was missed, or detected wrongly."""
     images = shutil.copytree(demo_images, tmp_path / "images")
@@ -45,7 +45,7 @@ def test_a_run_that_learned_nothing_ends_with_a_report_too(demo_images, tmp_path
     assert ("class  " in text) == boxes
 
 
-@pytest.mark.parametrize("name, value", [("MAX_SECONDS", -1), ("MAX_IMAGES", 1)])
+@pytest.mark.parametrize("name, value", [("MAX_SECONDS", -1), pytest.param("MAX_IMAGES", 1, marks=pytest.mark.slow)])
 def test_a_large_validation_set_is_left_to_evaluate_py(demo_images, tmp_path, monkeypatch, name, value):
     monkeypatch.setattr(final_report, name, value)
     folder, _, text = train_quietly(config(demo_images, tmp_path, report=True, epochs=1, freeze_epochs=0))

@@ -522,6 +522,7 @@ def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4), ("ppyoloe", 2)])
 def test_few_first_steps_are_skipped_in_fp16(family, skipped):
     """YOLOX takes 0-255, which makes the gradients of its stem large. From a loss scale of 2**16 it skips eleven."""
@@ -535,8 +536,7 @@ def test_few_first_steps_are_skipped_in_fp16(family, skipped):
     assert updater.skipped <= skipped
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("frozen_before", [False, True])
+@pytest.mark.parametrize("optimizer, frozen_before", [("sgd", False), ("adam", True), ("adamw", True)])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(optimizer, frozen_before):
     schedule = Schedule(Plan(4, 2, 2, 2, 16, 8), "cosine", 0.05, 0.001, 1, 1)
     updater = make_updater(detector(), optimizer, schedule, clip=10.0)

@@ -100,7 +100,7 @@ def test_the_backbone_stays_frozen_while_classes_are_added(frozen):
     assert not any(module.training for module in model.backbone.modules()) and model.added[-1].training
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES)])
 def test_a_second_addition_freezes_the_first_one(family):
     first = with_head(old_model(family), family)
     fit(first)
