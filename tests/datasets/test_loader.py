@@ -123,11 +123,6 @@ def test_multi_scale_leaves_more_than_one_pixel_of_the_last_feature():
         assert min(-(-height // 64) * -(-width // 64) for height, width in sizes) >= 2
 
 
-def test_without_multi_scale_the_size_is_constant():
-    assert {k.size for k in flat(keys_of(50))} == {SIZE}
-    assert {k.size for k in flat(keys_of(50, image_size=(64, 64), multi_scale=0.4))} == {(64, 64)}  # less than a stride
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_validation_has_every_image_once_over_all_ranks(world, batch_size):
