@@ -52,15 +52,7 @@ OVERRIDES = {  # script -> words that follow the words of the command, so that i
     "export.py": "check_images=1",
     "tools.suspects": "epochs=1 image_size=64,64 weights=none",
 }
-WRITTEN = {  # script -> what every run of it writes
-    "train.py": ("best.pt", "last.pt", "log.csv"),
-    "evaluate.py": ("metrics.json",),
-    "predict.py": ("detections.json",),
-    "export.py": (".onnx",),
-    "tools.suspects": ("suspects.html",),
-}
 DATA = ["train=FOLDER/train.txt", "val=FOLDER/val.txt"]  # for `...` after train.py
-OUTPUTS = ("output", "page", "json", "html")  # constants whose value is written
 
 
 def is_run(command: str) -> bool:
@@ -170,8 +162,8 @@ def provide_inputs(words: list[str]) -> None:
             provide(name)
 
 
-def run(command: str) -> tuple[str, list[str]]:
-    """Runs a command of a page in the current folder -> its script and words. Fails unless it succeeds."""
+def run(command: str) -> None:
+    """Runs a command of a page in the current folder. Fails unless it succeeds."""
     first, *words = pages.words_of(command)
     provide_inputs(words)
     if first == "torchrun":  # two processes on the CPU stand in for those on GPUs
@@ -180,16 +172,15 @@ def run(command: str) -> tuple[str, list[str]]:
         run_program(
             "-m", "torch.distributed.run", *options, str(ROOT / "tests/tiny.py"), *short("train.py", words[at + 1 :])
         )
-        return "train.py", words
+        return
     assert first == "python", f"{command}: run() cannot run {first}; extend it, or add a pattern to NOT_RUN"
     if words[0] == "-c":
         print(run_program(*words))
-        return "python", []
+        return
     is_module = words[0] == "-m"
     script, *words = words[is_module:]
     words = [str(path) for word in words for path in (sorted(Path().glob(word)) if "*" in word else [word])]
     run_python(script, is_module, short(script, words))
-    return script, words
 
 
 def run_python(script: str, is_module: bool, words: list[str]) -> None:
@@ -217,36 +208,19 @@ def files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def missing(script: str, words: list[str], changed: set[Path]) -> list[str]:
-    """What a command has promised to write, by its script and its constants, and has not written."""
-    promised = list(WRITTEN.get(script, ()))
-    if any(word.startswith("resume=") for word in words):
-        promised.remove("best.pt")  # it may be the best already
-    promised += [Path(value).name for name, _, value in (word.partition("=") for word in words) if name in OUTPUTS]
-    written = [part for path in changed for part in (*path.parts, path.suffix)]
-    return [name for name in promised if name not in written and "--help" not in words]
-
-
 @pytest.mark.parametrize("command", found(pages.commands))
-def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, capsys):
+def test_a_command_of_a_page_runs(command, place, capsys):
     before = files(place)
-    script, words = run(command)
-    changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
-    printed = capsys.readouterr().out
-    assert not missing(script, words, changed), (sorted(map(str, changed)), printed)
-    assert changed or printed
+    run(command)
+    assert files(place) != before or capsys.readouterr().out
 
 
 @pytest.mark.parametrize("block", found(lambda page: pages.code(page, "python")))
 def test_a_python_block_of_a_page_runs(block, place, monkeypatch):
+    for name in re.findall(r'"([\w/.]+\.(?:jpg|mp4|txt))"', block):
+        provide(name)
     tree = ast.parse(block)
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and Path(node.value).suffix in (".jpg", ".mp4", ".txt")
-        ):
-            provide(node.value)
         if isinstance(node, ast.ImportFrom | ast.Import):
             package = (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
             if package == "onnx_detector":  # it comes from an export
@@ -259,9 +233,8 @@ def test_a_python_block_of_a_page_runs(block, place, monkeypatch):
     exec(compile(ast.fix_missing_locations(tree), "page", "exec"), {"__name__": "page", **shorter})
 
 
-def test_a_command_that_fails_or_writes_nothing_is_noticed(place):
+def test_a_command_that_fails_is_noticed(place):
     with refused(AssertionError, "nothing"):
         run("python predict.py checkpoint=nothing source=images")
     with refused(AssertionError, "curl"):
         run("curl example.org")
-    assert missing("evaluate.py", ["output=results"], {Path("x/log.csv")}) == ["metrics.json", "results"]
