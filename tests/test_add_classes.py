@@ -214,7 +214,7 @@ def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, t
     assert contents["config"]["val"] == str(folder / "val.txt")  # with the classes of the model
 
 
-@pytest.mark.parametrize("changes", [{}, {"classes": "b,c"}], ids=["all", "chosen"])
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.slow), {"classes": "b,c"}])
 def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp_path, changes):
     sources = {}
     for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
@@ -280,6 +280,7 @@ def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in ({"outputs": "raw"}, {"half": True}))]
 )
@@ -309,6 +310,7 @@ def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tm
     np.testing.assert_array_equal(ours.labels, theirs.labels)
 
 
+@pytest.mark.slow
 def test_evaluation_measures_the_map_of_the_training_and_predict_draws_heat_maps(run, demo_images, tmp_path):
     folder, best, _ = run
     cfg = evaluate.Config(checkpoint=str(folder / "best.pt"), output=str(tmp_path / "e"), workers=0, device="cpu")

@@ -65,7 +65,7 @@ def found(kind) -> list:
     for page in pages.USER_PAGES:
         for command in filter(is_run, kind(text_of(page))):
             first.setdefault(command, page.name)
-    slow = re.compile(r"torchrun|.*(export\.py|suspects)|python train\.py$")
+    slow = re.compile(r"torchrun|.*(export\.py|suspects|resume=)|python train\.py( train=FOLDER)?( val=\.2)?$")
     return [
         pytest.param(
             command,

@@ -65,6 +65,7 @@ def test_workers_change_no_bit_of_a_run(demo_images, tmp_path, run):
     assert_same_run(train_quietly(config(demo_images, tmp_path, epochs=2, workers=1))[0], run)
 
 
+@pytest.mark.slow
 def test_threads_change_a_run_by_rounding(demo_images, tmp_path):
     """At a learning rate of 0, so that rounding does not grow."""
     logs = []

@@ -156,7 +156,13 @@ def test_workers_started_with_spawn_give_the_same_batches(painted):
     assert_same_batches(list(loader), batches_of(data))
 
 
-@pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(mp.get_all_start_methods())))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "spawn" else ())
+        for name in sorted({"fork", "spawn"} & set(mp.get_all_start_methods()))
+    ],
+)
 def test_workers_notice_that_the_no_augmentation_epochs_begin_earlier(painted, method):
     """A time limit changes the number of epochs while the workers run."""
     data = dataset_of(painted(5))

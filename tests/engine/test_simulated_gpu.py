@@ -195,6 +195,7 @@ def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
     assert graphs_for(on_cpu, print) is on_cpu.model
 
 
+@pytest.mark.slow
 def test_training_may_round_to_tf32_but_evaluation_and_detector_do_not(demo_images, tmp_path, monkeypatch):
     """A GPU rounds the inputs of convolutions to 10 bits unless told otherwise."""
     used = set()
