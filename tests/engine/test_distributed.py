@@ -20,7 +20,6 @@ from refused import refused, told
 from simulated_gpu import simulated_gpu
 from small import TINY_WEIGHTS, log_of, only_run
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 from toys import FAMILIES, free_ports
 
 import nets
@@ -483,6 +482,8 @@ def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
 
 @pytest.mark.slow
 def test_few_compilations_serve_all_input_sizes_the_thaw_and_fixed_statistics(monkeypatch):
+    from torch._dynamo.testing import CompileCounter  # loads the compiler
+
     torch._dynamo.reset()
     counter, model, compile_now = CompileCounter(), FAMILIES["yolox"](num_classes=3), torch.compile
     names = list(model.state_dict())
