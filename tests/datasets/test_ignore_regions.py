@@ -14,7 +14,7 @@ from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment, mixup, mosaic
 from datasets.store import Annotations, Sample
 from datasets.transforms import augment
-from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image
+from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image, spread
 
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
@@ -288,4 +288,4 @@ def test_an_own_augmentation_leaves_an_image_without_boxes_as_it_is(partly, chan
 def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
     first = of_boxes(np.array([[10.0, 10, 20, 30]]), np.array([[True, False, False]]))
     both = joined([first, of_boxes(np.array([[40.0, 50, 60, 70]]), np.array([[False, True, False]]))])
-    assert not unknown_pixels(both).all((0, 1)).any() and (unknown_pixels(both.spread()) == [True, True, False]).all()
+    assert not unknown_pixels(both).all((0, 1)).any() and (unknown_pixels(spread(both)) == [True, True, False]).all()
