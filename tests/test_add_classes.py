@@ -137,7 +137,7 @@ def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, t
     assert contents["config"]["val"] == str(folder / "val.txt")  # with the classes of the model
 
 
-@pytest.mark.parametrize("changes", [{}, {"classes": "b,c"}], ids=["all", "chosen"])
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.slow), {"classes": "b,c"}])
 def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp_path, changes):
     sources = {}
     for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
@@ -152,6 +152,7 @@ def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp
     )
 
 
+@pytest.mark.slow
 def test_validation_data_of_old_classes_only_measure_nothing_so_the_last_epoch_is_kept(old, demo_images, tmp_path):
     """The mAP of the old classes is equal in all epochs, so the first one would be the best."""
     sources = {}
@@ -202,7 +203,10 @@ def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"outputs": "raw"}, {"half": True}], ids=["detections", "raw", "half"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in ({"outputs": "raw"}, {"half": True}))]
+)
 def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path, options):
     path = export.main(export.Config(checkpoint=str(run[0] / "best.pt"), output=str(tmp_path / "a.onnx"), **options))
     images = [str(demo_images / f"{number}.png") for number in range(4)]
@@ -217,6 +221,7 @@ def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path
     assert min(labels) < len(OLD) <= max(labels)
 
 
+@pytest.mark.slow
 def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tmp_path):
     options = {"checkpoint": str(run[0] / "best.pt"), "output": str(tmp_path / "a.onnx")}
     path = export.main(export.Config(**options, confidence=0.0, max_detections=5))
@@ -228,6 +233,7 @@ def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tm
     np.testing.assert_array_equal(ours.labels, theirs.labels)
 
 
+@pytest.mark.slow
 def test_evaluation_measures_the_map_of_the_training_and_predict_writes_detections(run, demo_images, tmp_path):
     folder, best, _ = run
     cfg = evaluate.Config(checkpoint=str(folder / "best.pt"), output=str(tmp_path / "e"), workers=0, device="cpu")
@@ -262,6 +268,7 @@ def test_fine_tuning_an_extended_model_starts_from_its_first_head(run, demo_imag
     assert not any(name.startswith("added") for name in checkpoint.load(folder / "best.pt")["model"])
 
 
+@pytest.mark.slow
 def test_a_training_with_fp16_and_cuda_graphs_on_a_gpu_keeps_the_bits(old, demo_images, tmp_path):
     with simulated_gpu():
         folder, *_ = train_quietly(constants(demo_images, tmp_path, old, device="auto", batch_size=0, amp="fp16"))

@@ -47,7 +47,7 @@ def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_p
     "killed_at", [1, pytest.param(2, marks=pytest.mark.slow)]
 )  # saves of last.pt: of epoch 0, then of epoch 1
 def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_path, monkeypatch, killed_at):
-    expected, *_ = train_quietly(own(demo_images, tmp_path / "expected"))
+    expected, *_ = train_quietly(own(demo_images, tmp_path / "expected", epochs=2))
     replace, saves = os.replace, []
 
     def killed(source, target):
@@ -58,9 +58,9 @@ def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        train.main(own(demo_images, tmp_path / "killed"))
+        train.main(own(demo_images, tmp_path / "killed", epochs=2))
     monkeypatch.setattr(os, "replace", replace)
-    train_quietly(own(demo_images, tmp_path / "killed", resume=True))
+    train_quietly(own(demo_images, tmp_path / "killed", epochs=2, resume=True))
     assert_same_run(only_run(tmp_path / "killed"), expected)
 
 
@@ -100,6 +100,7 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
     assert "learning_rate=0.004" in text
 
 
+@pytest.mark.slow
 def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
     folder, *_ = train_quietly(own(demo_images, tmp_path, epochs=1), draw=True)
     run = read_run(folder)
