@@ -37,12 +37,13 @@ from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
-from utils import mirror, threads
+from utils import threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.outputs import require_replaceable
 from utils.progress import Progress, progress_bar
+from utils.remote_cache import local_source
 from utils.script import run_script
 from utils.text import amount, brief, split_names
 
@@ -206,7 +207,7 @@ def require_replaceable_files(folder: Path, sources: Sources, writers: dict, sav
 def find_sources(source: str | list[str], output: str | None) -> Sources:
     """Finds what a source has to predict: a stream, or images and videos."""
     if isinstance(source, str):
-        source = mirror.local_source(source)
+        source = local_source(source)
     if not isinstance(source, str) or not is_stream(source):
         return find_files(source, output)
     if not is_live(source):

@@ -43,9 +43,9 @@ from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
-from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
+from utils.remote_cache import local_file, shown
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
 from utils.text import in_points
@@ -285,12 +285,12 @@ def main(
         log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
     if done := course.done(state):
         log(f"nothing to do: {done}; {course.more(state)} extends the run")
-        log(f"{origin.folder}  best mAP50-95 {in_points(state.best)}")
+        log(f"{shown(str(origin.folder))}  best mAP50-95 {in_points(state.best)}")
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
     log(course.time_text(state))
     if begun_meter:
-        log(f"resuming {origin.folder} after epoch {state.epoch} and {begun_meter['batches']} batches")
+        log(f"resuming {shown(str(origin.folder))} after epoch {state.epoch} and {begun_meter['batches']} batches")
     if cfg.compile:
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
@@ -300,7 +300,8 @@ def main(
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
-    log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
+    about = f"all {len(config)} constants are in config.json; python train.py --help explains them"
+    log(f"run folder {shown(str(folder))}: {about}\n")
     meter, first_epoch = Meter(begun_meter), state.epoch  # of the current epoch; the first one of this start
     to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
@@ -341,7 +342,7 @@ def main(
         if cfg.report:
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
         has_test = all("test" in split.other_splits for split in data)
-        log(summary.next_steps(folder, cfg.output, state, report, cfg.train if has_test else None))
+        log(shown(summary.next_steps(folder, cfg.output, state, report, cfg.train if has_test else None)))
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
     ranks.stop()

@@ -36,9 +36,9 @@ from deploy.onnx_model import require_open_nms
 from deploy.result import Result
 from deploy.thresholds import only_classes, thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
-from utils import mirror
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
+from utils.remote_cache import local_source
 from utils.value_range import are_outside, outside_text
 
 Images = str | Path | np.ndarray | Sequence[str | Path | np.ndarray]  # Pillow images, too, which are not imported here
@@ -122,7 +122,7 @@ class Detector:
 
         So the results of a large folder or a long video need no memory. An iterator is read image by image.
         """
-        source = mirror.local_source(str(images)) if isinstance(images, str | Path | int) else ""
+        source = local_source(str(images)) if isinstance(images, str | Path | int) else ""
         if is_stream(source):
             yield from self._frames(source)
         elif isinstance(images, Iterator):

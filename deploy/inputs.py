@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 import numpy as np
 
 from deploy.file_kinds import IMAGE, VIDEO, VIDEO_SUFFIXES, kind_of, kinds_of
-from utils import mirror
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES, ImageError
+from utils.remote_cache import local_source
 from utils.text import brief, first_line
 
 TIMEOUT = 20.0  # seconds without an answer after which a download ends
@@ -159,7 +159,7 @@ def listed(images: Any) -> list:
 
 def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
-    source = mirror.local_source(source)
+    source = local_source(source)
     suffix = path_of(source).suffix.lower() if "://" in source else ""
     if is_web_address(source) and suffix not in VIDEO_SUFFIXES:
         return [source]

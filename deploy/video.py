@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 
 from deploy.inputs import path_of
-from utils import mirror
 from utils.images import IMAGE_SUFFIXES, prefetch
 from utils.text import brief
 
@@ -36,7 +35,6 @@ class Frames:
 
 def open_video(source: str) -> cv2.VideoCapture:
     """Opens a video file, a camera (its number) or the address of a stream. Raises ValueError if OpenCV cannot read it."""
-    source = mirror.copied(source)
     address, there = "://" in source, os.path.isfile(source)
     camera = source.isdecimal() and not there
     if not (camera or address or there):

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from engine.environment import jobs, run_id
 from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
-from engine.run_store import fetch_run, is_store, run_root
+from engine.run_store import address_of_run, fetch_run, is_store, run_root
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
-from utils.mirror import address_of_run, shown
 from utils.processes import Ranks
+from utils.remote_cache import shown
 from utils.script import command_line
 
 # Seconds before each look for a run. A node may have uploaded what it had more than the bucket, and disks have caches.
@@ -134,6 +134,7 @@ def refuse_missing(resume: str, output: str) -> None:
 
 def _fetch_named(resume: str, output: str) -> None:
     """Fetches the run that resume= names, by its address, by its folder here, or by its name in an output= that is an address."""
+    run_root(output)  # makes the address of a folder in it known
     address = (address_of_run(resume) or resume).rstrip("/").removesuffix("/last.pt")
     if is_store(address):
         above, _, name = address.rpartition("/")

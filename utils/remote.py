@@ -1,37 +1,51 @@
-"""Objects in a bucket or on a web server: listed and read by fsspec, with retries, and errors that name the address and the fix.
+"""Files at an address, such as s3://bucket/set or https://host/set.zip: listed, downloaded and uploaded.
 
-fsspec comes with PyTorch. Each kind of storage needs its own package, such as s3fs for s3://, which the user installs, and
-which takes the keys from where its tools keep them, never from the address.
+fsspec, which comes with PyTorch, reads buckets. Each kind needs its own package, such as s3fs for s3://, which takes the keys
+from where its tools keep them, never from the address. A web server is read by Python alone, one file at a time.
 """
 
-import hashlib
+import itertools
 import os
+import queue
 import re
 import threading
 import time
-from collections.abc import Callable
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
 
+from utils import web
 from utils.text import first_line
 
 T = TypeVar("T")
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each new attempt after an error of the connection
+PAUSES = (1.0, 4.0)  # seconds before each new attempt after an error of the connection
+WARN_AFTER = 30  # seconds without an answer after which a line says so
+GIVE_UP_AFTER = 120  # seconds without an answer after which a start ends
+LISTING = 600  # the same while a folder is listed: a million objects take minutes
+BLOCK = 1 << 25  # bytes that are requested at a time
+THREADS = 32  # that download: for small files, each waits for the network most of the time
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
-WEB = ("http", "https")
-FINAL = (400, 404, 405, 410)  # statuses of answers over HTTP after which no new attempt is made
-VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # these change with an object
+PACKAGES |= {"hf": "huggingface_hub"}
+# s3fs and its parts each try again by themselves, together for half an hour: here only `retried` does.
+_S3 = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}}
+OPTIONS = {"s3": _S3, "s3a": _S3}
+VERSIONS = (
+    "generation",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "blob_id",
+    "mtime",
+    "created",
+    "LastModified",
+)  # as storages list them
+LOCAL = ("file", "local")  # schemes of addresses that are paths
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-# Of a web server a name may be a token; abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @.
-_USER = re.compile(r"^(https?://[^/?#]*@|[a-z][a-z0-9+.-]+://[^/?#@]*:[^/?#]*@)", re.IGNORECASE)
-_KEY = re.compile(
-    r"[?&]([\w-]*(?:signature|token|credential|accesskeyid|apikey|api_key|password|secret)|sig|key)=", re.I
-)
-_lock = threading.Lock()
+# abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
+_USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
+_QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
 
 
 class FetchError(ValueError):
@@ -42,12 +56,15 @@ class Missing(FetchError):
     """There is no such object."""
 
 
-class Item(NamedTuple):
-    """A file of a storage."""
+class Entry(NamedTuple):
+    """An object of a storage."""
 
     address: str
-    version: str  # changes with the contents; "" where the storage does not tell it
     size: int | None  # bytes; None where it is not known
+    version: str  # changes with the contents; "" where the storage does not tell it
+
+
+# ---- addresses
 
 
 def is_address(text: str) -> bool:
@@ -67,173 +84,245 @@ def scheme_of(address: str) -> str:
 
 def is_storage(text: str) -> bool:
     """Whether text is an address of a storage that fsspec knows, and not of a web page, a camera or a stream."""
-    if scheme_of(text) in ("", *WEB, "ftp"):
+    if scheme_of(text) in ("", "ftp", *web.SCHEMES):
         return False
     from fsspec.registry import known_implementations, registry  # only who has an address pays for fsspec
 
     return scheme_of(text) in {*known_implementations, *registry}
 
 
-def is_in_bucket(name: str) -> bool:
-    """Whether the name of an image in a file of labels, which others may have written, is an address that may be followed.
+def path_of(address: str) -> str:
+    """Returns the path of file:///path; other addresses and paths unchanged."""
+    return address.partition("://")[2] if scheme_of(address) in LOCAL else address
 
-    It leads to buckets, and to kinds of storage that this program uses already, and to no other server."""
-    if scheme_of(name) in ("", *WEB):
-        return False
-    from fsspec.registry import registry  # only who has an address pays for fsspec
 
-    return scheme_of(name) in {*PACKAGES, *registry}
+def without_keys(text: str) -> str:
+    """Returns text without what may be a key in an address: USER:PASSWORD@ and what follows a question mark."""
+    return _QUERY.sub("?...", _USER.sub(lambda found: found[1] or found[2], text))
 
 
 def refuse_keys(name: str, address: str) -> None:
-    """Raises FetchError for an address with a password or a signature: constants are printed, and saved with a run."""
-    if not is_address(address):
-        return
-    found = _KEY.search(address)
-    if not found and not _USER.match(address):
-        return
-    what = f"?{found[1]}=..." if found else "USER:PASSWORD@..."
-    host = re.split("[/?#]", address.partition("://")[2])[0].rpartition("@")[2]
-    shown = f"{scheme_of(address)}://{host}/..."
-    raise FetchError(
-        f"{name}{shown}: the address holds a key ({what}), which would be in logs and checkpoints: leave it out, and give the "
-        f"key to the package of the storage (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
-    )
+    """Raises FetchError for an address that may hold a key: constants are printed, and saved with a run."""
+    if is_address(address) and (_USER.match(address) or "?" in address):
+        shown = without_keys(address).partition("?")[0]
+        raise FetchError(
+            f"{name}{shown}: the address has a user name and a password in it, or a query (?...), and may hold a key, which "
+            f"would be in logs and checkpoints: leave it out, and give the key to the package of the storage "
+            f"(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
+        )
 
 
-def parts_of(address: str) -> list[str]:
-    """Returns scheme, bucket or host, and the folders and the name of an address; of the web without what follows `?`."""
-    scheme, path = scheme_of(address), address.partition("://")[2]
-    if scheme in WEB:
-        path = unquote(re.split("[?#]", path)[0])
-    return [scheme, *filter(None, path.split("/"))]
-
-
-class Storage:
-    """The storage of an address. Its methods try again after errors of the connection, and raise FetchError."""
-
-    def __init__(self, scheme: str) -> None:
-        try:
-            import fsspec  # only who has an address pays for it
-
-            options = {"client_kwargs": {"trust_env": True}} if scheme in WEB else {}  # proxies and ~/.netrc
-            self.files = fsspec.filesystem(scheme, use_listings_cache=False, **options)
-        except ImportError as error:
-            package = PACKAGES.get(scheme)
-            fix = f"pip install {package}" if package else first_line(error)
-            raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
-        except ValueError as error:
-            raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
-        self.scheme = scheme
-
-    def folder(self, address: str, missing_is_empty: bool = False) -> dict[str, Item]:
-        """Returns the files in a folder and below it, by their paths in it with "/"."""
-        top = self.files._strip_protocol(address).rstrip("/")
-        try:
-            found = attempt(address, lambda: self.files.find(address.rstrip("/"), detail=True))
-        except Missing:
-            if not missing_is_empty:
-                raise
-            found = {}
-        names = {info["name"]: info for info in found.values() if info["type"] == "file"}
-        inside = {name.removeprefix(top).lstrip("/"): info for name, info in names.items() if name != top}
-        if self.scheme in WEB:
-            inside = {unquote(name): info for name, info in inside.items()}
-        return {name: self._item(info) for name, info in sorted(inside.items())}
-
-    def file(self, address: str) -> Item | None:
-        """Returns a file; None if the address is a folder."""
-        info = attempt(address, lambda: self.files.info(address))
-        return self._item(info) if info["type"] == "file" else None
-
-    def read(self, item: Item) -> bytes:
-        """Returns the contents of a file. Raises FetchError if it has changed since it was listed."""
-        return attempt(item.address, lambda: self._read(item))
-
-    def _read(self, item: Item) -> bytes:
-        whole = {"start": 0, "end": item.size} if item.size else {}  # otherwise s3fs asks for the size first
-        data = self.files.cat_file(item.address, **whole)
-        if item.version and not _is_md5(item.version, data) and self._item(self.files.info(item.address)) != item:
-            raise changed(item.address)
-        if item.size is not None and len(data) != item.size:
-            raise ConnectionError(f"{len(data):,} of {item.size:,} bytes came")
-        return data
-
-    def copy(self, item: Item, file: Any, block: int = 1 << 25) -> None:
-        """Writes the contents of a file to an open one. After an error only the block in which it happened is read again."""
-        size = item.size
-        if size is None or size <= block:
-            file.write(self.read(item))
-            return
-        for start in range(0, size, block):
-            end = min(start + block, size)
-            data = attempt(item.address, lambda start=start, end=end: self._range(item, start, end))
-            file.write(data)
-            if len(data) == size:  # a web server without ranges sends the whole file
-                break
-        if item.version and self.file(item.address) != item:
-            raise changed(item.address)
-
-    def _range(self, item: Item, start: int, end: int) -> bytes:
-        data = self.files.cat_file(item.address, start=start, end=end)
-        if len(data) != end - start and not (start == 0 and len(data) == item.size):
-            raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
-        return data
-
-    def write(self, path: str | os.PathLike, address: str) -> None:
-        """Uploads a file, whole or not at all."""
-        attempt(address, lambda: self.files.put_file(os.fspath(path), address))
-
-    def _item(self, info: dict[str, Any]) -> Item:
-        version = next((info[name] for name in VERSIONS if info.get(name)), "")
-        if isinstance(version, datetime):  # some storages list a number
-            version = version.timestamp()
-        return Item(self.files.unstrip_protocol(info["name"]), str(version), info.get("size"))
-
-
-def storage_of(address: str) -> Storage:
-    """Returns the storage of an address. Each process has one of each kind, which its threads share."""
-    with _lock:
-        return _storage(scheme_of(address), os.getpid())
+# ---- objects
 
 
 @lru_cache
-def _storage(scheme: str, _: int) -> Storage:
-    return Storage(scheme)
+def storage(scheme: str) -> Any:
+    """Returns the file system of fsspec for s3, gs, ... Raises FetchError if there is none, or its package is missing."""
+    try:
+        import fsspec  # only who has an address pays for it
+
+        options = {"use_listings_cache": False, "skip_instance_cache": True, **OPTIONS.get(scheme, {})}
+        files = fsspec.filesystem(scheme, **options)
+    except ImportError as error:
+        package = PACKAGES.get(scheme)
+        fix = f"pip install {package}" if package else first_line(error)
+        raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
+    except ValueError as error:
+        raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
+    files.retries = 1  # of s3fs
+    return files
 
 
-def _is_md5(version: str, data: bytes) -> bool:
-    """Whether a version is the MD5 of these contents, as the ETag of most objects of S3 is. Then no second request is needed."""
-    return hashlib.md5(data, usedforsecurity=False).hexdigest() == version.strip('"')
+def entries(address: str) -> dict[str, Entry]:
+    """Returns the objects below a folder by their names in it, with "/"; {"": entry} for a file, {} if there is nothing."""
+    import fsspec  # only who has an address pays for it
+
+    files, address = storage(scheme_of(address)), address.rstrip("/")
+    top, options = files._strip_protocol(address).rstrip("/"), {}
+    if type(files).find is fsspec.AbstractFileSystem.find:  # which would leave out folders that it fails to list
+        options["on_error"] = "raise"
+    found = answer(address, lambda: files.find(address, detail=True, **options), LISTING)
+    if list(found) == [top]:
+        return {"": entry_of(address)}
+    names = {path.removeprefix(f"{top}/"): info for path, info in found.items() if info["type"] == "file"}
+    folders = {name[: place.start()] for name in names for place in re.finditer("/", name)}
+    is_mark = {name: not info["size"] and (name in folders or name.endswith("/")) for name, info in names.items()}
+    return {name: _entry(files, info) for name, info in sorted(names.items()) if not is_mark[name]}
 
 
-def changed(address: str) -> FetchError:
-    """Returns the error of an object that is no longer the one that was listed."""
-    fix = "start again; a resumed run names the data that changed"
-    return FetchError(f"{address} has changed since it was listed: {fix}")
+def entry_of(address: str) -> Entry:
+    """Returns the file at an address. Raises FetchError for a folder."""
+    if scheme_of(address) in web.SCHEMES:
+        return Entry(address, *answer(address, lambda: web.head(address)))
+    files = storage(scheme_of(address))
+    info = answer(address, lambda: files.info(address))
+    if info["type"] != "file":
+        raise FetchError(f"{address}: is a folder, not a file: name the file")
+    return _entry(files, info)
 
 
-def attempt(address: str, work: Callable[[], T]) -> T:
-    """Returns work(). After an error of the connection it is called again, with growing pauses. Raises FetchError."""
+def _entry(files: Any, info: dict[str, Any]) -> Entry:
+    version = next((str(info[name]) for name in VERSIONS if info.get(name)), "")
+    return Entry(files.unstrip_protocol(info["name"]), info.get("size"), version)
+
+
+def create(address: str, data: bytes) -> bool:
+    """Writes a new object, and returns True; returns False if there is one already. Of two that try, one succeeds."""
+    files = storage(scheme_of(address))
+
+    def write() -> bool:
+        if files.exists(address):
+            return files.cat_file(address) == data  # an attempt whose answer was lost
+        try:
+            files.pipe_file(address, data, mode="create")
+        except FileExistsError:
+            return False
+        return files.cat_file(address) == data  # not all servers know the condition
+
+    return answer(address, write)
+
+
+def upload(path: Path, address: str) -> None:
+    """Uploads a file, whole or not at all."""
+    files = storage(scheme_of(address))
+    retried(address, lambda: files.put_file(os.fspath(path), address))
+
+
+# ---- attempts and deadlines
+
+
+def retried(address: str, work: Callable[[], T]) -> T:
+    """Returns work(). After an error of the connection it is called again, after a pause. Raises FetchError."""
     for pause in (*PAUSES, None):
         try:
             return work()
         except FetchError:
             raise
+        except web.NoFile as error:
+            raise FetchError(f"{address}: {error}: download it, and give its path") from error
         except FileNotFoundError as error:
-            raise Missing(
-                f"{address}: there is no such object: correct the address, and the name of the bucket"
-            ) from error
+            fix = "correct the address, and the name of the bucket"
+            raise Missing(f"{address}: there is no such object: {fix}") from error
         except Exception as error:  # each package of a storage has its own kinds
-            why = f"{type(error).__name__}: {first_line(error)}"
-            status = getattr(error, "status", None)  # of an answer over HTTP
+            why = without_keys(f"{type(error).__name__}: {first_line(error)}")
+            status = getattr(error, "status", getattr(error, "code", None))  # of an answer over HTTP
             if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
                 fix = "give the keys to the package of the storage, or the right to do this to their owner"
                 raise FetchError(f"{address}: access is denied ({why}): {fix}") from error
-            final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in FINAL
-            if pause is None or final:
-                tries = f" after {len(PAUSES) + 1} attempts" if pause is None else ""
-                fix = "check the connection and the address"
-                raise FetchError(f"{address}: cannot be reached{tries} ({why}): {fix}") from error
+            is_final = isinstance(error, NotImplementedError | TypeError | AttributeError)
+            if pause is None or is_final or status in (400, 404, 405, 410):
+                raise FetchError(
+                    f"{address}: cannot be reached ({why}): check the connection and the address"
+                ) from error
             time.sleep(pause)
     raise AssertionError("unreachable")
+
+
+def answer(address: str, work: Callable[[], T], seconds: float = GIVE_UP_AFTER) -> T:
+    """Returns `retried` of work(). Says when it takes long, and raises FetchError after so many seconds."""
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+
+    def call() -> None:
+        try:
+            answers.put((retried(address, work), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=call, daemon=True).start()
+    value, error = next_of(answers, address, seconds)
+    if error:
+        raise error
+    return value
+
+
+def next_of(answers: queue.SimpleQueue, address: str, seconds: float = GIVE_UP_AFTER) -> Any:
+    """Returns what comes next. Says after each WARN_AFTER that nothing came, and raises FetchError after so many seconds."""
+    end = time.monotonic() + seconds
+    for waited in itertools.count(1):
+        left = end - time.monotonic()
+        if left <= 0:
+            raise FetchError(f"{address}: no answer within {seconds:g} s: check the connection and the storage")
+        try:
+            return answers.get(timeout=min(left, WARN_AFTER))
+        except queue.Empty:
+            if end > time.monotonic():
+                print(f"WARNING: {address}: no answer for {waited * WARN_AFTER:g} s", flush=True)
+
+
+def download(address: str, jobs: Sequence[tuple[Entry, Path]], moved: Callable[[int], None]) -> Iterator[int]:
+    """Downloads objects to paths, whole or not at all, by many threads. Yields the index of each one that is there.
+
+    `moved`: called with numbers of bytes. `address`: of all together, for messages."""
+    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    events: queue.SimpleQueue = queue.SimpleQueue()  # (bytes, None, None), (0, index, None) or (0, index, error)
+    ended = threading.Event()
+    for index in range(len(jobs)):
+        waiting.put(index)
+
+    def work() -> None:
+        while not ended.is_set():
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                _copy(*jobs[index], lambda size: events.put((size, None, None)))
+                events.put((0, index, None))
+            except BaseException as error:
+                events.put((0, index, error))
+
+    for _ in range(min(THREADS, len(jobs))):
+        threading.Thread(target=work, daemon=True).start()
+    left = len(jobs)
+    try:
+        while left:
+            size, index, error = next_of(events, address)
+            if error:
+                raise error
+            moved(size)
+            if index is not None:
+                left -= 1
+                yield index
+    finally:
+        ended.set()
+
+
+def _copy(entry: Entry, path: Path, moved: Callable[[int], None]) -> None:
+    """Downloads an object to a path. Raises FetchError if it is no longer the one that was listed."""
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
+
+    def write() -> None:
+        with open(temporary, "wb") as file:
+            for block in _blocks(entry):
+                file.write(block)
+                moved(len(block))
+
+    try:
+        retried(entry.address, write)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _blocks(entry: Entry) -> Iterator[bytes]:
+    """Yields the contents of an object in blocks; of an fsspec storage, a block that does not come is requested again."""
+    address, size, _ = entry
+    if scheme_of(address) in web.SCHEMES:
+        yield from web.blocks(address, entry[1:])
+        return
+    files = storage(scheme_of(address))
+    if size is None:
+        yield retried(address, lambda: files.cat_file(address))
+        return
+
+    def read(start: int) -> bytes:
+        end = min(start + BLOCK, size)
+        data = files.cat_file(address, start=start, end=end)
+        if len(data) != end - start:
+            raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
+        return data
+
+    for start in range(0, size, BLOCK):
+        yield retried(address, partial(read, start))
+    if size > BLOCK and entry_of(address) != entry:
+        raise FetchError(f"{address} has changed while it was downloaded: start again")

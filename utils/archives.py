@@ -1,0 +1,77 @@
+"""Contents of .zip and .tar files, as files in a folder: nothing is written outside of it, and nothing becomes a link."""
+
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+DAMAGED += (KeyError,)  # a hard link to a file that is not there
+
+
+class BadName(ValueError):
+    """A file cannot have its name on the disk. The message names it and the fix."""
+
+
+def is_archive(path: str) -> bool:
+    """Whether a path or an address is that of an archive, by its suffix."""
+    return path.lower().endswith(SUFFIXES)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file is of no data set: .DS_Store, or in __MACOSX, for example."""
+    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+
+
+def parts_of(name: str) -> list[str]:
+    """Returns the folders and the name of a file. Raises BadName for a name that would lead elsewhere."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or os.sep in part or "\0" in part for part in parts):
+        raise BadName(f"{name!r} cannot be the name of a file here: rename it")
+    return parts
+
+
+def extract(archive: str | os.PathLike, folder: Path) -> None:
+    """Writes the files of an archive into a new folder, without hidden ones. Raises BadName, and an error of DAMAGED."""
+    folder.mkdir(parents=True)
+    for name, file in _files_in(os.fspath(archive)):
+        target = folder.joinpath(*parts_of(name))
+        if is_hidden(name):
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "xb") as out:
+                shutil.copyfileobj(file, out, 1 << 20)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise BadName(
+                f"{name!r} is there twice, as a file and as a folder, or in upper and lower case, which are one name on this disk"
+            ) from error
+
+
+def _files_in(archive: str) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yields the names and contents of the files in an archive. Raises BadName for a symbolic link."""
+    link = "is a symbolic link: write the archive with the files themselves (tar --dereference)"
+    with open(archive, "rb") as file:
+        is_zip = file.read(2) == b"PK"
+    if is_zip:
+        with zipfile.ZipFile(archive) as opened:
+            for info in opened.infolist():
+                if stat.S_ISLNK(info.external_attr >> 16):
+                    raise BadName(f"{info.filename!r} {link}")
+                if not info.is_dir():
+                    with opened.open(info) as file:
+                        yield info.filename.replace("\\", "/"), file
+        return
+    with tarfile.open(archive, "r:*") as opened:
+        for member in opened:
+            if member.issym():
+                raise BadName(f"{member.name!r} {link}")
+            if member.isreg() or member.islnk():  # of a hard link, the contents
+                with opened.extractfile(member) as file:
+                    yield member.name.removeprefix("./"), file
