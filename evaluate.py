@@ -157,7 +157,9 @@ def open_data(
 
     Returns (annotations, notes to print)."""
     if source is None:
-        raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder; an address must be named")
+        raise DataError(
+            "data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder; an address must be named"
+        )
     options = read.options_of(config, classes)
     data = read.read(source, split, options)
     if len(data) == 0:

@@ -38,6 +38,7 @@ from deploy.thresholds import only_classes, thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
+from utils.remote import without_keys
 from utils.remote_cache import local_source
 from utils.value_range import are_outside, outside_text
 
@@ -185,6 +186,7 @@ class Detector:
         Prints a note about the first 16-bit file whose values are outside the range of the training."""
         path, value_range = str(path), self.loaded.value_range
         data = download(path) if is_web_address(path) else read_bytes(path)
+        path = without_keys(path)
         image, limits = decode_with_limits(data, path, value_range)
         if not self.reported and are_outside(np.array([limits]), value_range)[0]:
             self.reported = True

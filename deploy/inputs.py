@@ -17,6 +17,7 @@ import numpy as np
 from deploy.file_kinds import IMAGE, VIDEO, VIDEO_SUFFIXES, kind_of, kinds_of
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES, ImageError
+from utils.remote import without_keys
 from utils.remote_cache import local_source
 from utils.text import brief, first_line
 
@@ -88,7 +89,7 @@ def _open(address: str):
 
 def download(address: str) -> bytes:
     """Returns the file at the address of an image. Raises ImageError with the reason and the fix."""
-    shown, end = brief(address), time.monotonic() + SECONDS
+    shown, end = brief(without_keys(address)), time.monotonic() + SECONDS
     try:
         with _open(address) as response:
             kind, size = response.headers.get("Content-Type", ""), int(response.headers.get("Content-Length") or 0)
@@ -106,7 +107,7 @@ def download(address: str) -> bytes:
         why = f"the server answers {error.code} {brief(reason)}"
         raise ImageError(f"{shown}: {why}: correct the address, or download the image and give its file") from error
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address, no number in a header
-        why = first_line(error)
+        why = without_keys(first_line(error))
         raise ImageError(
             f"{shown}: cannot be downloaded ({why}): correct the address, or download the image and give its file"
         ) from error
@@ -160,24 +161,21 @@ def listed(images: Any) -> list:
 def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
     source = local_source(source)
+    shown = brief(without_keys(source))
     suffix = path_of(source).suffix.lower() if "://" in source else ""
     if is_web_address(source) and suffix not in VIDEO_SUFFIXES:
         return [source]
     if suffix in IMAGE_SUFFIXES:
-        raise ImageError(f"{brief(source)}: only http:// and https://: download the image and give its file")
+        raise ImageError(f"{shown}: only http:// and https://: download the image and give its file")
     if is_stream(source):
-        raise ValueError(
-            f"{brief(source)} is a video or a camera: write `for result in detector.stream({brief(source)!r})`"
-        )
+        raise ValueError(f"{shown} is a video or a camera: write `for result in detector.stream({shown!r})`")
     kinds = kinds_in(source)
     paths = [path for path, kind in kinds.items() if kind == IMAGE]
     if others := [path for path, kind in kinds.items() if kind != IMAGE]:
-        print(
-            f"note: {brief(source)}: {len(others)} videos or files of other formats are not read, such as {others[0]}"
-        )
+        print(f"note: {shown}: {len(others)} videos or files of other formats are not read, such as {others[0]}")
     if not paths and (os.path.isdir(source) or glob.has_magic(source)):
         known = " ".join(IMAGE_SUFFIXES)
-        raise ImageError(f"{brief(source)}: no images there: give another folder or pattern (known suffixes: {known})")
+        raise ImageError(f"{shown}: no images there: give another folder or pattern (known suffixes: {known})")
     return paths or [source]
 
 

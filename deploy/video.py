@@ -13,6 +13,7 @@ import numpy as np
 
 from deploy.inputs import path_of
 from utils.images import IMAGE_SUFFIXES, prefetch
+from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
@@ -48,7 +49,7 @@ def open_video(source: str) -> cv2.VideoCapture:
     finally:
         set_log_level(level)
     if not video.isOpened():
-        raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
+        raise ValueError(f"source={brief(without_keys(source))}: OpenCV cannot open it; {fix_of(source)}")
     return video
 
 
@@ -131,10 +132,10 @@ def require_frames(source: str, count: Frames, announced: int | None, rate: floa
     container may be the length of the sound.
     """
     if not count.read:
-        raise ValueError(f"source={brief(source)}: no frame could be read; {fix_of(source)}")
+        raise ValueError(f"source={brief(without_keys(source))}: no frame could be read; {fix_of(source)}")
     if not announced or count.read >= announced:
         return ""
-    lost = f"{source}: {count.read:,} of {announced:,} frames were read"
+    lost = f"{without_keys(source)}: {count.read:,} of {announced:,} frames were read"
     suffix = Path(source).suffix.lower()
     gap = suffix not in INDEXED and count.elapsed - count.read > 1  # one frame more or less is rounding
     if count.damaged or gap or suffix in COUNTED or announced - count.read > rate:

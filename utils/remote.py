@@ -134,7 +134,7 @@ def storage(scheme: str) -> Any:
 
 
 def entries(address: str) -> dict[str, Entry]:
-    """Returns the objects below a folder by their names in it, with "/"; {"": entry} for a file, {} if there is nothing."""
+    """Returns the objects below a folder by their names in it, with "/"; {} if there are none."""
     import fsspec  # only who has an address pays for it
 
     files, address = storage(scheme_of(address)), address.rstrip("/")
@@ -142,12 +142,11 @@ def entries(address: str) -> dict[str, Entry]:
     if type(files).find is fsspec.AbstractFileSystem.find:  # which would leave out folders that it fails to list
         options["on_error"] = "raise"
     found = answer(address, lambda: files.find(address, detail=True, **options), LISTING)
-    if list(found) == [top]:
-        return {"": entry_of(address)}
+    found.pop(top, None)  # the address is that of a file
     names = {path.removeprefix(f"{top}/"): info for path, info in found.items() if info["type"] == "file"}
     folders = {name[: place.start()] for name in names for place in re.finditer("/", name)}
-    is_mark = {name: not info["size"] and (name in folders or name.endswith("/")) for name, info in names.items()}
-    return {name: _entry(files, info) for name, info in sorted(names.items()) if not is_mark[name]}
+    marks = {name for name in names if (name in folders or not name or name.endswith("/")) and not names[name]["size"]}
+    return {name: _entry(files, info) for name, info in sorted(names.items()) if name not in marks}
 
 
 def entry_of(address: str) -> Entry:
@@ -218,7 +217,7 @@ def retried(address: str, work: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def answer(address: str, work: Callable[[], T], seconds: float = GIVE_UP_AFTER) -> T:
+def answer(address: str, work: Callable[[], T], seconds: float | None = None) -> T:
     """Returns `retried` of work(). Says when it takes long, and raises FetchError after so many seconds."""
     answers: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -235,8 +234,9 @@ def answer(address: str, work: Callable[[], T], seconds: float = GIVE_UP_AFTER) 
     return value
 
 
-def next_of(answers: queue.SimpleQueue, address: str, seconds: float = GIVE_UP_AFTER) -> Any:
-    """Returns what comes next. Says after each WARN_AFTER that nothing came, and raises FetchError after so many seconds."""
+def next_of(answers: queue.SimpleQueue, address: str, seconds: float | None = None) -> Any:
+    """Returns what comes next. Says after each WARN_AFTER that nothing came, and raises FetchError in the end."""
+    seconds = seconds or GIVE_UP_AFTER
     end = time.monotonic() + seconds
     for waited in itertools.count(1):
         left = end - time.monotonic()
@@ -269,6 +269,7 @@ def download(address: str, jobs: Sequence[tuple[Entry, Path]], moved: Callable[[
                 _copy(*jobs[index], lambda size: events.put((size, None, None)))
                 events.put((0, index, None))
             except BaseException as error:
+                ended.set()
                 events.put((0, index, error))
 
     for _ in range(min(THREADS, len(jobs))):

@@ -63,9 +63,9 @@ def local(source: str, alone: bool = False) -> str:
     if name in found and not has_images and not alone and address.count("/") > 2:  # as annotations/train.json
         address, _, folder = address.rpartition("/")
         name, found = f"{folder}/{name}", entries(address)
-    if not found or (name and name not in found):
+    if name and name not in found:
         raise Missing(f"{source}: there is no such object: correct the address, and the name of the bucket")
-    if "" in found:
+    if not found:
         return local_file(source)
     return os.path.join(_copied(address, found), *name.split("/"))
 
