@@ -191,6 +191,7 @@ class Run:
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         self._write_log()
         self._uploads = self._uploads or Uploads(self.folder)
+        self._uploads.begin()
 
     def check_folder(self) -> None:
         """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""

@@ -19,8 +19,19 @@ from engine.environment import run_id
 from engine.run_lock import RunInUse, lock
 from utils import checkpoint
 from utils.file_checks import CheckpointError
-from utils.files import atomic_write, files_under
-from utils.remote import WARN_AFTER, FetchError, create, download, entries, is_address, is_storage, path_of, upload
+from utils.files import files_under
+from utils.remote import (
+    WARN_AFTER,
+    FetchError,
+    create,
+    download,
+    entries,
+    is_address,
+    is_current,
+    is_storage,
+    path_of,
+    upload,
+)
 from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
@@ -79,26 +90,16 @@ def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}
     needed = [name for name in files if "/" not in name and not name.startswith(("epoch_", "."))]
     with FileLock(root / f".{run.name}.lock"), suppress(RunInUse), closing(lock(run)):
-        mark = run / ".fetched"  # the last.pt of the bucket that is here
-        version = repr((files.get(LAST), _stamp(run / LAST)))
-        if LAST in files and mark.exists() and mark.read_text(encoding="utf-8") == version:
+        if is_current(run / LAST, files.get(LAST)):
             return
         fetched = run / ".fetch"
-        shutil.rmtree(fetched, ignore_errors=True)
-        fetched.mkdir()
-        for _ in download(str(output), [(files[name], fetched / name) for name in needed], lambda _: None):
-            pass
-        here, there = _steps(run / LAST), _steps(fetched / LAST)
-        if here > there or not files:
-            _Upload(run, address_of_run(run)).all()
+        download(str(output), {fetched / name: files[name] for name in needed})
+        if not files or _steps(run / LAST) > _steps(fetched / LAST):
+            Uploads(run).close()
         else:
-            for name in sorted(set(needed) - {LAST}):
+            for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
                 os.replace(fetched / name, run / name)
-            if LAST in needed:  # last, because it refers to the others
-                os.replace(fetched / LAST, run / LAST)
-        shutil.rmtree(fetched)
-        with atomic_write(mark) as file:
-            file.write(repr((files.get(LAST), _stamp(run / LAST))).encode())
+        shutil.rmtree(fetched, ignore_errors=True)
 
 
 def _steps(path: Path) -> int:
@@ -109,65 +110,39 @@ def _steps(path: Path) -> int:
         return -1
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Returns what changes with the contents of a file."""
-    with suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_size, status.st_mtime_ns, status.st_ino
-    return ()
-
-
-class _Upload:
-    """Uploads the files of a folder that have changed since it did so before."""
-
-    def __init__(self, folder: Path, address: str) -> None:
-        self.folder, self.address = folder, address
-        self.done: dict[str, tuple[int, ...]] = {}  # name -> stamp of the version that is in the bucket
-
-    def all(self) -> None:
-        """Uploads all files that have changed, last.pt as the last one: what it refers to is never missing or older."""
-        link, stamp = self.folder / LINK, _stamp(self.folder / LAST)
-        link.unlink(missing_ok=True)
-        if stamp:
-            try:
-                os.link(self.folder / LAST, link)
-            except OSError:  # a disk without links
-                shutil.copy2(self.folder / LAST, link)
-        try:
-            for name in files_under(self.folder):
-                if name not in (LAST, "lock") and not name.endswith(".tmp"):
-                    self.one(name, self.folder / name, _stamp(self.folder / name))
-            if stamp:
-                self.one(LAST, link, stamp)
-        finally:
-            link.unlink(missing_ok=True)
-
-    def one(self, name: str, path: Path, stamp: tuple[int, ...]) -> None:
-        """Uploads a file if it has changed."""
-        if self.done.get(name) != stamp and path.exists():
-            upload(path, f"{self.address}/{name}")
-            self.done[name] = stamp
-
-
 class Uploads:
-    """Uploads a run folder that is in the cache for a bucket, by a thread; does nothing for other folders.
+    """Uploads the files of a run folder that have changed, by a thread, if the folder is in the cache for a bucket.
 
-    The training never waits for the bucket, except in `close`, and there for END seconds."""
+    The training never waits for the bucket, except in `close`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, address_of_run(folder)
+        self.done: dict[str, tuple[int, ...]] = {}  # name -> stamp of the version that is in the bucket
         self.problem = ""  # of the last attempt
-        self._upload = _Upload(folder, self.address)
         self._due, self._ending = threading.Event(), False
-        self._thread = threading.Thread(target=self._work, daemon=True) if self.address else None
-        if self._thread:
-            print(f"uploading this run to {self.address}")
-            self._thread.start()
-            self.begin()
+        self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
         """Uploads in the background what has changed."""
         self._due.set()
+        if self.address and self._thread.ident is None:
+            self._thread.start()
+
+    def close(self, seconds: float | None = None) -> str:
+        """Uploads the rest, and returns "". If that fails or takes too long, returns an error that names the folder."""
+        if not self.address:
+            return ""
+        self._ending = True
+        self.begin()
+        self._thread.join(seconds or END)
+        if self._thread.is_alive():
+            self.problem = f"{self.address}: the last uploads took more than {seconds or END:g} s"
+        if not self.problem:
+            return ""
+        fix = (
+            f"copy that folder to {self.address} when the storage can be reached again, or start again with resume=true"
+        )
+        return f"{self.problem}\nthe last files were not uploaded, but all are in {self.folder}: {fix}"
 
     def _work(self) -> None:
         is_last = False
@@ -181,9 +156,7 @@ class Uploads:
             slow.daemon = True
             slow.start()
             try:
-                self._upload.all()
-                if self.problem:
-                    print(f"uploads to {self.address} work again: everything is there")
+                self._upload()
                 self.problem = ""
             except (FetchError, OSError) as error:
                 if not self.problem:
@@ -195,38 +168,32 @@ class Uploads:
     def _warn(self, text: str) -> None:
         print(f"WARNING: {text}\nWARNING: training continues; {self.folder} has all files, which are uploaded later")
 
-    def close(self) -> str:
-        """Uploads the rest, and returns "". If that fails or takes too long, returns an error that names the folder."""
-        if self._thread is None:
-            return ""
-        self._ending = True
-        self.begin()
-        self._thread.join(END)
-        if self._thread.is_alive():
-            self.problem = f"{self.address}: the last uploads took more than {END:g} s"
-        self._thread = None
-        if not self.problem:
-            return ""
-        fix = (
-            f"copy that folder to {self.address} when the storage can be reached again, or start again with resume=true"
-        )
-        return f"{self.problem}\nthe last files were not uploaded, but all are in {self.folder}: {fix}"
+    def _upload(self) -> None:
+        """Uploads what has changed, and last the last.pt of the beginning: what it refers to is then there."""
+        link = self.folder / LINK  # stays this version when a save replaces last.pt
+        link.unlink(missing_ok=True)
+        if (self.folder / LAST).exists():
+            try:
+                os.link(self.folder / LAST, link)
+            except OSError:  # a disk without links
+                shutil.copy2(self.folder / LAST, link)
+        for name in files_under(self.folder):
+            if name not in (LAST, "lock") and not name.endswith(".tmp"):
+                self._one(name, self.folder / name)
+        self._one(LAST, link)
+        link.unlink(missing_ok=True)
+
+    def _one(self, name: str, path: Path) -> None:
+        """Uploads a file if it is there and has changed."""
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            stamp = status.st_size, status.st_mtime_ns, status.st_ino
+            if self.done.get(name) != stamp:
+                upload(path, f"{self.address}/{name}")
+                self.done[name] = stamp
 
 
 def upload_folder(folder: Path) -> None:
-    """Uploads what was written into a run folder after its run was closed, such as the report, within REPORT seconds."""
-    if address := address_of_run(folder):
-        problems = [f"{address}: the uploads took more than {REPORT:g} s"]
-
-        def work() -> None:
-            try:
-                _Upload(folder, address).all()
-                problems.clear()
-            except (FetchError, OSError) as error:
-                problems[:] = [str(error)]
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        thread.join(REPORT)
-        for problem in problems:
-            print(f"WARNING: {problem}\nWARNING: {folder} has all files")
+    """Uploads what was written into a run folder after its run was closed, such as the report; an error is printed."""
+    if problem := Uploads(folder).close(REPORT):
+        print(f"WARNING: {problem}")

@@ -22,9 +22,8 @@ BUCKET = "faulty://bucket"
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path, monkeypatch):
-    """No cache, no objects, no pauses."""
+    """No cache, no objects."""
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PAUSES", (0, 0))
     Faulty.store.clear()
     Faulty.faults.clear()
 

@@ -59,9 +59,8 @@ def storage():
 
 @pytest.fixture
 def empty(bucket, tmp_path, monkeypatch):
-    """No cache, no pauses."""
+    """No cache."""
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PAUSES", (0, 0))
     return storage()
 
 
@@ -174,7 +173,7 @@ def test_a_server_that_stops_answering_holds_no_run_and_loses_nothing(images, un
         env = S3Server.ENV | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.stdout.readline().strip()}"}
         fsspec.filesystem("s3", skip_instance_cache=True, endpoint_url=env["AWS_ENDPOINT_URL"]).mkdir("data")
         one = node(tmp_path / "one", 1, images, env, output="s3://data/runs").start()
-        one.wait_for("uploading this run")
+        one.wait_for("run folder s3")
         one.wait_for("epoch +1/3")
         server.send_signal(signal.SIGSTOP)
         one.wait_for("epoch +3/3")

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from utils.remote import FetchError
+
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-DAMAGED += (KeyError,)  # a hard link to a file that is not there
+# KeyError: a hard link to a file that is not there; RuntimeError: a password
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
 
 
 class BadName(ValueError):
@@ -37,21 +39,25 @@ def parts_of(name: str) -> list[str]:
     return parts
 
 
-def extract(archive: str | os.PathLike, folder: Path) -> None:
-    """Writes the files of an archive into a new folder, without hidden ones. Raises BadName, and an error of DAMAGED."""
+def extract(archive: str, folder: Path, shown: str) -> None:
+    """Writes the files of an archive into a new folder, without hidden ones. Raises FetchError, which names it as `shown`."""
     folder.mkdir(parents=True)
-    for name, file in _files_in(os.fspath(archive)):
-        target = folder.joinpath(*parts_of(name))
-        if is_hidden(name):
-            continue
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "xb") as out:
-                shutil.copyfileobj(file, out, 1 << 20)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise BadName(
-                f"{name!r} is there twice, as a file and as a folder, or in upper and lower case, which are one name on this disk"
-            ) from error
+    try:
+        for name, file in _files_in(archive):
+            target = folder.joinpath(*parts_of(name))
+            if not is_hidden(name):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(target, "xb") as out:
+                    shutil.copyfileobj(file, out, 1 << 20)
+    except BadName as error:
+        raise FetchError(f"{shown}: {error}") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        why = "is there twice, as a file and as a folder, or in upper and lower case, which are one name on this disk"
+        raise FetchError(f"{shown}: {name!r} {why}: rename one of them") from error
+    except DAMAGED as error:
+        raise FetchError(f"{shown}: cannot be unpacked ({error}): get another copy, without a password") from error
+    if not any(folder.iterdir()):
+        raise FetchError(f"{shown}: there are no files in this archive")
 
 
 def _files_in(archive: str) -> Iterator[tuple[str, IO[bytes]]]:

@@ -1,36 +1,32 @@
-"""Files at an address, such as s3://bucket/set or https://host/set.zip: listed, downloaded and uploaded.
+"""Files at an address, such as s3://bucket/set or https://host/set.zip: listed, downloaded and uploaded by fsspec.
 
-fsspec, which comes with PyTorch, reads buckets. Each kind needs its own package, such as s3fs for s3://, which takes the keys
-from where its tools keep them, never from the address. A web server is read by Python alone, one file at a time.
+fsspec comes with PyTorch. Each kind of storage needs its own package, such as s3fs for s3://, which tries again after errors
+of the connection, and takes the keys from where its tools keep them, never from the address.
 """
 
-import itertools
+import hashlib
 import os
 import queue
 import re
+import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from utils import web
+from utils.progress import progress_bar
 from utils.text import first_line
 
 T = TypeVar("T")
 
-PAUSES = (1.0, 4.0)  # seconds before each new attempt after an error of the connection
 WARN_AFTER = 30  # seconds without an answer after which a line says so
-GIVE_UP_AFTER = 120  # seconds without an answer after which a start ends
-LISTING = 600  # the same while a folder is listed: a million objects take minutes
-BLOCK = 1 << 25  # bytes that are requested at a time
+GIVE_UP_AFTER = 180  # seconds without an answer after which a start ends
+LISTING = 900  # the same while a folder is listed: a million objects take minutes
 THREADS = 32  # that download: for small files, each waits for the network most of the time
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-PACKAGES |= {"hf": "huggingface_hub"}
-# s3fs and its parts each try again by themselves, together for half an hour: here only `retried` does.
-_S3 = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}}
-OPTIONS = {"s3": _S3, "s3a": _S3}
+PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
+WEB = ("http", "https")
 VERSIONS = (
     "generation",
     "ETag",
@@ -41,7 +37,7 @@ VERSIONS = (
     "created",
     "LastModified",
 )  # as storages list them
-LOCAL = ("file", "local")  # schemes of addresses that are paths
+PAGE = (b"<!doctype html", b"<html")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
 _USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
@@ -50,10 +46,6 @@ _QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
 
 class FetchError(ValueError):
     """An object cannot be listed, read or written. The message names the address and the fix."""
-
-
-class Missing(FetchError):
-    """There is no such object."""
 
 
 class Entry(NamedTuple):
@@ -84,7 +76,7 @@ def scheme_of(address: str) -> str:
 
 def is_storage(text: str) -> bool:
     """Whether text is an address of a storage that fsspec knows, and not of a web page, a camera or a stream."""
-    if scheme_of(text) in ("", "ftp", *web.SCHEMES):
+    if scheme_of(text) in ("", "ftp", *WEB):
         return False
     from fsspec.registry import known_implementations, registry  # only who has an address pays for fsspec
 
@@ -93,7 +85,7 @@ def is_storage(text: str) -> bool:
 
 def path_of(address: str) -> str:
     """Returns the path of file:///path; other addresses and paths unchanged."""
-    return address.partition("://")[2] if scheme_of(address) in LOCAL else address
+    return address.partition("://")[2] if scheme_of(address) in ("file", "local") else address
 
 
 def without_keys(text: str) -> str:
@@ -121,16 +113,17 @@ def storage(scheme: str) -> Any:
     try:
         import fsspec  # only who has an address pays for it
 
-        options = {"use_listings_cache": False, "skip_instance_cache": True, **OPTIONS.get(scheme, {})}
-        files = fsspec.filesystem(scheme, **options)
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        if scheme in WEB:
+            from aiohttp import ClientTimeout  # comes with fsspec's package for the web
+
+            options["client_kwargs"] = {"trust_env": True, "timeout": ClientTimeout(total=None, sock_read=30)}
+        return fsspec.filesystem(scheme, **options)
     except ImportError as error:
-        package = PACKAGES.get(scheme)
-        fix = f"pip install {package}" if package else first_line(error)
+        fix = f"pip install {PACKAGES[scheme]}" if scheme in PACKAGES else first_line(error)
         raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
     except ValueError as error:
         raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
-    files.retries = 1  # of s3fs
-    return files
 
 
 def entries(address: str) -> dict[str, Entry]:
@@ -150,17 +143,19 @@ def entries(address: str) -> dict[str, Entry]:
 
 
 def entry_of(address: str) -> Entry:
-    """Returns the file at an address. Raises FetchError for a folder."""
-    if scheme_of(address) in web.SCHEMES:
-        return Entry(address, *answer(address, lambda: web.head(address)))
+    """Returns the file at an address. Raises FetchError for a folder, and for a page in place of a file."""
     files = storage(scheme_of(address))
     info = answer(address, lambda: files.info(address))
     if info["type"] != "file":
         raise FetchError(f"{address}: is a folder, not a file: name the file")
+    if scheme_of(address) in WEB and (info.get("mimetype") == "text/html" or info.get("size") is None):
+        raise FetchError(
+            f"{address}: the server answers with a page, or without a length: download it, and give its path"
+        )
     return _entry(files, info)
 
 
-def _entry(files: Any, info: dict[str, Any]) -> Entry:
+def _entry(files: Any, info: Mapping[str, Any]) -> Entry:
     version = next((str(info[name]) for name in VERSIONS if info.get(name)), "")
     return Entry(files.unstrip_protocol(info["name"]), info.get("size"), version)
 
@@ -171,159 +166,135 @@ def create(address: str, data: bytes) -> bool:
 
     def write() -> bool:
         if files.exists(address):
-            return files.cat_file(address) == data  # an attempt whose answer was lost
+            return False
         try:
             files.pipe_file(address, data, mode="create")
-        except FileExistsError:
-            return False
+        except FileExistsError:  # perhaps from the answer to this attempt, which was lost
+            pass
         return files.cat_file(address) == data  # not all servers know the condition
 
     return answer(address, write)
 
 
 def upload(path: Path, address: str) -> None:
-    """Uploads a file, whole or not at all."""
-    files = storage(scheme_of(address))
-    retried(address, lambda: files.put_file(os.fspath(path), address))
-
-
-# ---- attempts and deadlines
-
-
-def retried(address: str, work: Callable[[], T]) -> T:
-    """Returns work(). After an error of the connection it is called again, after a pause. Raises FetchError."""
-    for pause in (*PAUSES, None):
-        try:
-            return work()
-        except FetchError:
-            raise
-        except web.NoFile as error:
-            raise FetchError(f"{address}: {error}: download it, and give its path") from error
-        except FileNotFoundError as error:
-            fix = "correct the address, and the name of the bucket"
-            raise Missing(f"{address}: there is no such object: {fix}") from error
-        except Exception as error:  # each package of a storage has its own kinds
-            why = without_keys(f"{type(error).__name__}: {first_line(error)}")
-            status = getattr(error, "status", getattr(error, "code", None))  # of an answer over HTTP
-            if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
-                fix = "give the keys to the package of the storage, or the right to do this to their owner"
-                raise FetchError(f"{address}: access is denied ({why}): {fix}") from error
-            is_final = isinstance(error, NotImplementedError | TypeError | AttributeError)
-            if pause is None or is_final or status in (400, 404, 405, 410):
-                raise FetchError(
-                    f"{address}: cannot be reached ({why}): check the connection and the address"
-                ) from error
-            time.sleep(pause)
-    raise AssertionError("unreachable")
-
-
-def answer(address: str, work: Callable[[], T], seconds: float | None = None) -> T:
-    """Returns `retried` of work(). Says when it takes long, and raises FetchError after so many seconds."""
-    answers: queue.SimpleQueue = queue.SimpleQueue()
-
-    def call() -> None:
-        try:
-            answers.put((retried(address, work), None))
-        except BaseException as error:
-            answers.put((None, error))
-
-    threading.Thread(target=call, daemon=True).start()
-    value, error = next_of(answers, address, seconds)
-    if error:
-        raise error
-    return value
-
-
-def next_of(answers: queue.SimpleQueue, address: str, seconds: float | None = None) -> Any:
-    """Returns what comes next. Says after each WARN_AFTER that nothing came, and raises FetchError in the end."""
-    seconds = seconds or GIVE_UP_AFTER
-    end = time.monotonic() + seconds
-    for waited in itertools.count(1):
-        left = end - time.monotonic()
-        if left <= 0:
-            raise FetchError(f"{address}: no answer within {seconds:g} s: check the connection and the storage")
-        try:
-            return answers.get(timeout=min(left, WARN_AFTER))
-        except queue.Empty:
-            if end > time.monotonic():
-                print(f"WARNING: {address}: no answer for {waited * WARN_AFTER:g} s", flush=True)
-
-
-def download(address: str, jobs: Sequence[tuple[Entry, Path]], moved: Callable[[int], None]) -> Iterator[int]:
-    """Downloads objects to paths, whole or not at all, by many threads. Yields the index of each one that is there.
-
-    `moved`: called with numbers of bytes. `address`: of all together, for messages."""
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
-    events: queue.SimpleQueue = queue.SimpleQueue()  # (bytes, None, None), (0, index, None) or (0, index, error)
-    ended = threading.Event()
-    for index in range(len(jobs)):
-        waiting.put(index)
-
-    def work() -> None:
-        while not ended.is_set():
-            try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                _copy(*jobs[index], lambda size: events.put((size, None, None)))
-                events.put((0, index, None))
-            except BaseException as error:
-                ended.set()
-                events.put((0, index, error))
-
-    for _ in range(min(THREADS, len(jobs))):
-        threading.Thread(target=work, daemon=True).start()
-    left = len(jobs)
+    """Uploads a file, whole or not at all. Waits as long as the package of the storage does."""
     try:
-        while left:
-            size, index, error = next_of(events, address)
-            if error:
-                raise error
-            moved(size)
-            if index is not None:
-                left -= 1
-                yield index
-    finally:
-        ended.set()
+        storage(scheme_of(address)).put_file(os.fspath(path), address)
+    except Exception as error:  # each package has its own kinds
+        raise _named(address, error) from error
 
 
-def _copy(entry: Entry, path: Path, moved: Callable[[int], None]) -> None:
-    """Downloads an object to a path. Raises FetchError if it is no longer the one that was listed."""
+# ---- downloads
+
+
+def stamp_of(entry: Entry) -> int:
+    """Returns the time of modification of the copy of an object, in seconds: it stands for the version of the object."""
+    return int.from_bytes(hashlib.blake2b(repr(entry[1:]).encode(), digest_size=8).digest(), "big") % 2**29 * 2
+
+
+def is_current(path: str | os.PathLike, entry: Entry | None) -> bool:
+    """Whether a path is the whole copy of an object as it is now."""
+    if entry is None or not entry.version or not os.path.exists(path):
+        return False
+    return int(os.path.getmtime(path)) == stamp_of(entry) and entry.size in (None, os.path.getsize(path))
+
+
+def download(address: str, wanted: Mapping[Path, Entry]) -> None:
+    """Downloads objects to paths in one folder, by many threads. `address`: of all together, for messages."""
+    size = sum(entry.size or 0 for entry in wanted.values())
+    for folder in {path.parent for path in wanted}:
+        folder.mkdir(parents=True, exist_ok=True)
+    if not wanted:
+        return
+    free = shutil.disk_usage(min(wanted).parent).free
+    if size > free:
+        fix = "make room, name another disk by THAW_CACHE=FOLDER, or mount the bucket (docs/buckets.md)"
+        raise FetchError(f"{address}: {size / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free: {fix}")
+    print(f"downloading {address}: {len(wanted):,} new or changed files, {size / 1e6:,.1f} MB", flush=True)
+    with progress_bar(None, "files", total=len(wanted), delay=1) as bar:
+        for _ in in_threads(address, [partial(_copy, entry, path) for path, entry in wanted.items()]):
+            bar.update()
+
+
+def _copy(entry: Entry, path: Path, alive: Callable[[], None]) -> None:
+    """Downloads an object to a path, whole or not at all."""
+    from fsspec.callbacks import Callback  # only who has an address pays for it
+
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
-
-    def write() -> None:
-        with open(temporary, "wb") as file:
-            for block in _blocks(entry):
-                file.write(block)
-                moved(len(block))
-
     try:
-        retried(entry.address, write)
+        storage(scheme_of(entry.address)).get_file(entry.address, str(temporary), callback=Callback(hooks={"": alive}))
+        with open(temporary, "rb") as file:
+            is_page = scheme_of(entry.address) in WEB and file.read(20).lstrip().lower().startswith(PAGE)
+        if is_page or entry.size not in (None, temporary.stat().st_size):
+            raise FetchError(
+                f"{entry.address}: is a page or a part, or has changed meanwhile: look at it, and start again"
+            )
+        os.utime(temporary, (stamp_of(entry), stamp_of(entry)))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _blocks(entry: Entry) -> Iterator[bytes]:
-    """Yields the contents of an object in blocks; of an fsspec storage, a block that does not come is requested again."""
-    address, size, _ = entry
-    if scheme_of(address) in web.SCHEMES:
-        yield from web.blocks(address, entry[1:])
-        return
-    files = storage(scheme_of(address))
-    if size is None:
-        yield retried(address, lambda: files.cat_file(address))
-        return
+# ---- deadlines
 
-    def read(start: int) -> bytes:
-        end = min(start + BLOCK, size)
-        data = files.cat_file(address, start=start, end=end)
-        if len(data) != end - start:
-            raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
-        return data
 
-    for start in range(0, size, BLOCK):
-        yield retried(address, partial(read, start))
-    if size > BLOCK and entry_of(address) != entry:
-        raise FetchError(f"{address} has changed while it was downloaded: start again")
+def answer(address: str, work: Callable[[], T], seconds: float | None = None) -> T:
+    """Returns work(). Says when it takes long, and raises FetchError after so many seconds."""
+    return next(in_threads(address, [lambda alive: work()], seconds))
+
+
+def in_threads(address: str, works: Sequence[Callable[[Callable], T]], seconds: float | None = None) -> Iterator[T]:
+    """Yields what all works return, in any order, by many threads. Raises FetchError for an error of one of them.
+
+    A work may call its argument as a sign of life: without one, a line comes after each WARN_AFTER, and an error in the end.
+    No thread that hangs holds the end of the program."""
+    events: queue.SimpleQueue = queue.SimpleQueue()  # (value, error); None: a sign of life
+    rest, ended = iter(list(works)), threading.Event()
+
+    def run() -> None:
+        for work in rest:
+            if ended.is_set():
+                return
+            try:
+                events.put((work(lambda *_, **__: events.put(None)), None))
+            except BaseException as error:
+                ended.set()
+                events.put((None, error))
+
+    for _ in range(min(THREADS, len(works))):
+        threading.Thread(target=run, daemon=True).start()
+    left, silent = len(works), 0.0
+    try:
+        while left:
+            try:
+                event, silent = events.get(timeout=WARN_AFTER), 0.0
+            except queue.Empty:
+                silent += WARN_AFTER
+                if silent >= (seconds or GIVE_UP_AFTER):
+                    raise FetchError(
+                        f"{address}: no answer for {silent:g} s: check the connection and the storage"
+                    ) from None
+                print(f"WARNING: {address}: no answer for {silent:g} s", flush=True)
+                continue
+            if event:
+                value, error = event
+                if error:
+                    raise _named(address, error) from error
+                left -= 1
+                yield value
+    finally:
+        ended.set()
+
+
+def _named(address: str, error: BaseException) -> BaseException:
+    """Returns the error of a package as one that names the address and the fix."""
+    if isinstance(error, FetchError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FetchError(f"{address}: there is no such object: correct the address, and the name of the bucket")
+    why = without_keys(f"{type(error).__name__}: {first_line(error)}")
+    status = getattr(error, "status", None)  # of an answer over HTTP
+    if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
+        fix = "give the keys to the package of the storage, or the right to do this to their owner"
+        return FetchError(f"{address}: access is denied ({why}): {fix}")
+    return FetchError(f"{address}: cannot be reached ({why}): check the connection and the address, and start again")

@@ -5,34 +5,35 @@ no other program uses it.
 """
 
 import hashlib
-import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from unicodedata import normalize
 from urllib.parse import unquote
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from utils import archives, web
+from utils import archives
 from utils.archives import is_archive, is_hidden
 from utils.files import IMAGE_SUFFIXES, cache_folder
-from utils.progress import progress_bar
 from utils.remote import (
+    WEB,
     Entry,
     FetchError,
-    Missing,
     download,
     entries,
     entry_of,
     is_address,
+    is_current,
     is_storage,
     path_of,
     refuse_keys,
     scheme_of,
+    stamp_of,
 )
 
 try:
@@ -53,7 +54,7 @@ def local(source: str, alone: bool = False) -> str:
     source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
         return _unpacked(source)
-    if not is_address(source) or scheme_of(source) in web.SCHEMES:
+    if not is_address(source) or scheme_of(source) in WEB:
         return local_file(source)
     address, name = source.rstrip("/"), ""
     if address.lower().endswith(LABELS):
@@ -63,9 +64,7 @@ def local(source: str, alone: bool = False) -> str:
     if name in found and not has_images and not alone and address.count("/") > 2:  # as annotations/train.json
         address, _, folder = address.rpartition("/")
         name, found = f"{folder}/{name}", entries(address)
-    if name and name not in found:
-        raise Missing(f"{source}: there is no such object: correct the address, and the name of the bucket")
-    if not found:
+    if not found or (name and name not in found):
         return local_file(source)
     return os.path.join(_copied(address, found), *name.split("/"))
 
@@ -74,9 +73,7 @@ def local_file(address: str) -> str:
     """Returns the path of the copy of a single file at an address; other paths unchanged. Raises FetchError."""
     refuse_keys("", address)
     address = path_of(address)
-    if not is_address(address):
-        return address
-    return _copied(address, {"": entry_of(address)})
+    return _copied(address, {"": entry_of(address)}) if is_address(address) else address
 
 
 def local_source(source: str) -> str:
@@ -88,7 +85,7 @@ def place(address: str, kind: str = "remote") -> Path:
     """Returns the path in the cache for the copy of an address or of an archive. Raises FetchError for one without a name."""
     address = address.rstrip("/")
     path = address.partition("://")[2] if is_address(address) else os.path.basename(address)
-    if scheme_of(address) in web.SCHEMES:
+    if scheme_of(address) in WEB:
         path = unquote(path.partition("#")[0])
     try:
         name = archives.parts_of(path)[-1]
@@ -111,59 +108,21 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
     """Returns the path of the copy of a file, {"": entry}, or of a folder, with the files `found`, made equal to them."""
     copy = place(address)
     folder = copy.parent
-    with _locked(folder, address):
-        _check_names(address, found, folder)
-        wanted = {"/".join(filter(None, (copy.name, name))): found[name] for name in found if not is_hidden(name)}
-        known, here = _read_manifest(folder), _files_in(folder)
-        current = {name for name, path in here.items() if _is_current(path, known.get(name), wanted.get(name))}
-        outdated = here.keys() - current
-        if not all(map(is_hidden, outdated)):  # otherwise they are what a start that was ended has left
+    with _locked(folder):
+        _check_names(address, list(found), folder)
+        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not is_hidden(name)}
+        here = {os.path.join(top, name) for top, _, names in os.walk(folder) for name in names}
+        current = {path for path in here if is_current(path, wanted.get(path))}
+        outdated = here - current
+        if not all(os.path.basename(path).startswith(".") for path in outdated):  # of a start that was ended
             _require_unused(folder, address)
-        for name in outdated:
-            os.unlink(here[name])
+        for path in outdated:
+            os.unlink(path)
         for top, _, _ in os.walk(folder, topdown=False):
-            if top != str(folder) and not os.listdir(top):
+            if not os.listdir(top) and top != str(folder):
                 os.rmdir(top)
-        _download(address, folder, {name: wanted[name] for name in wanted if name not in current})
-        if outdated or known.keys() != wanted.keys():
-            _write_manifest(folder, wanted)
+        download(address, {Path(path): wanted[path] for path in wanted if path not in current})
     return str(copy)
-
-
-def _files_in(folder: Path) -> dict[str, str]:
-    """Returns the paths of all files below a folder by their names in it, with "/"."""
-    paths = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
-    return {os.path.relpath(path, folder).replace(os.sep, "/"): path for path in paths}
-
-
-def _is_current(path: str, known: list | None, entry: Entry | None) -> bool:
-    """Whether a file is what its object is now. A power cut may leave a file that is cut off."""
-    if entry is None or not entry.version or known != list(entry[1:]):
-        return False
-    return entry.size in (None, os.path.getsize(path))
-
-
-def _download(address: str, folder: Path, wanted: dict[str, Entry]) -> None:
-    """Downloads files into a folder, and enters each one in the manifest as soon as it is there."""
-    if not wanted:
-        return
-    size = sum(entry.size or 0 for entry in wanted.values())
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        fix = "make room, name another disk by THAW_CACHE=FOLDER, or mount the bucket (docs/buckets.md)"
-        raise FetchError(f"{address}: {size / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free: {fix}")
-    print(f"downloading {address}: {len(wanted):,} new or changed files, {size / 1e6:,.1f} MB, to {folder}", flush=True)
-    names = list(wanted)
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    jobs = [(wanted[name], folder / name) for name in names]
-    with (
-        open(_manifest(folder), "a", encoding="utf-8") as manifest,
-        progress_bar(None, "downloading (bytes)", total=size, delay=1) as bar,
-    ):
-        for index in download(address, jobs, bar.update):
-            manifest.write(json.dumps([names[index], *wanted[names[index]][1:]]) + "\n")
-            manifest.flush()
 
 
 def _unpacked(archive: str) -> str:
@@ -172,53 +131,41 @@ def _unpacked(archive: str) -> str:
         address, entry = archive, entry_of(archive)
     else:
         address, status = os.path.realpath(archive), os.stat(archive)
-        entry = Entry("", status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
+        entry = Entry(address, None, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}")
     copy = place(address)
     folder, temporary = copy.with_name(copy.name.partition(".")[0] or "set"), copy.with_name(".unpacking")
     _addresses[str(folder)] = archive
-    with _locked(copy.parent, archive):
-        known = _read_manifest(copy.parent)
-        if folder.is_dir() and entry.version and known == {folder.name: list(entry[1:])}:
+    with _locked(copy.parent):
+        if is_current(folder, entry._replace(size=None)):
             return str(folder)
-        if folder.is_dir():
+        if folder.exists():
             _require_unused(copy.parent, archive)
             shutil.rmtree(folder)
         shutil.rmtree(temporary, ignore_errors=True)  # an earlier start was ended
-        file = archive
-        if is_address(archive):
-            file = str(copy)
-            if not copy.exists() or not _is_current(file, known.get(copy.name), entry):
-                _download(archive, copy.parent, {copy.name: entry})
-        print(f"unpacking {archive} to {folder}", flush=True)
-        try:
-            archives.extract(file, temporary)
-        except archives.BadName as error:
-            raise FetchError(f"{archive}: {error}") from error
-        except archives.DAMAGED as error:
-            raise FetchError(
-                f"{archive}: cannot be unpacked ({error}): get another copy, without a password"
-            ) from error
-        if not any(temporary.iterdir()):
-            raise FetchError(f"{archive}: there are no files in this archive")
+        if is_address(archive) and not is_current(copy, entry):
+            download(archive, {copy: entry})
+        print(f"unpacking {archive}", flush=True)
+        archives.extract(str(copy) if is_address(archive) else archive, temporary, archive)
         copy.unlink(missing_ok=True)
+        stamp = stamp_of(entry._replace(size=None))
+        os.utime(temporary, (stamp, stamp))
         os.replace(temporary, folder)
-        _write_manifest(copy.parent, {folder.name: entry})
     return str(folder)
 
 
-def _check_names(address: str, names: Iterable[str], folder: Path) -> None:
+def _check_names(address: str, names: list[str], folder: Path) -> None:
     """Raises FetchError for objects that cannot all be files below `folder`."""
-    is_one_case, folders = _is_one_case(folder), set()
+    is_one_case = _is_one_case(folder)
     seen: dict[str, str] = {}
     for name in filter(None, names):
         try:
-            parts = archives.parts_of(name)
+            archives.parts_of(name)
         except archives.BadName as error:
             raise FetchError(f"{address}: {error}") from error
-        folders |= {"/".join(parts[:count]) for count in range(1, len(parts))}
         other = seen.setdefault(normalize("NFC", name).casefold() if is_one_case else name, name)
         if other != name:
             raise FetchError(f"{address}: {other!r} and {name!r} are one file on this disk: rename one of them")
+    folders = {name[: slash.start()] for name in names for slash in re.finditer("/", name)}
     if both := folders.intersection(names):
         raise FetchError(
             f"{address}: {min(both)!r} is a file and a folder, which a disk cannot hold: rename one of them"
@@ -230,69 +177,34 @@ def _is_one_case(folder: Path) -> bool:
     return folder.with_name(folder.name.upper()).exists()
 
 
-# ---- locks and the manifest
+# ---- locks
 
 
 @contextmanager
-def _locked(folder: Path, address: str) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """One program at a time changes a copy. After that, this process is one that uses it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = FileLock(f"{folder}.lock")
-    try:
-        lock.acquire(timeout=1)
-    except Timeout:
-        print(f"waiting for another program that downloads {address}", flush=True)
-        lock.acquire()
-    try:
-        yield
-        _lock_use(folder, exclusive=False)
-    finally:
-        lock.release()
+    with FileLock(f"{folder}.lock"):
+        try:
+            yield
+        finally:
+            _lock_use(folder, "LOCK_SH")
 
 
 def _require_unused(folder: Path, address: str) -> None:
     """Raises FetchError if another program uses a copy that would change."""
-    if not _lock_use(folder, exclusive=True):
-        _lock_use(folder, exclusive=False)
+    if not _lock_use(folder, "LOCK_EX"):
         fix = "wait for its end, or give this one its own copy by THAW_CACHE=FOLDER"
         raise FetchError(f"{address} has changed, and another program on this computer still uses its copy: {fix}")
 
 
-def _lock_use(folder: Path, exclusive: bool) -> bool:
-    """Returns whether this process now uses a copy, together with others or alone."""
-    if fcntl is None:
-        return True
+def _lock_use(folder: Path, kind: str) -> bool:
+    """Returns whether this process now uses a copy, together with others (LOCK_SH) or alone (LOCK_EX)."""
     if folder not in _used:
         _used[folder] = open(f"{folder}.use", "ab")
     try:
-        fcntl.flock(_used[folder], (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        if fcntl:
+            fcntl.flock(_used[folder], getattr(fcntl, kind) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a disk without locks
-        pass
     return True
-
-
-def _manifest(folder: Path) -> Path:
-    return folder.with_suffix(".jsonl")
-
-
-def _read_manifest(folder: Path) -> dict[str, list]:
-    """Returns {name: [size, version]} of the files that were copied; a line that was cut off does not count."""
-    known = {}
-    if _manifest(folder).exists():
-        for line in _manifest(folder).read_text(encoding="utf-8").splitlines():
-            try:
-                name, *stamp = json.loads(line)
-            except ValueError:
-                continue
-            known[name] = stamp
-    return known
-
-
-def _write_manifest(folder: Path, wanted: dict[str, Entry]) -> None:
-    """Replaces the manifest, which a download has only added to."""
-    text = "".join(json.dumps([name, *entry[1:]]) + "\n" for name, entry in wanted.items())
-    temporary = _manifest(folder).with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, _manifest(folder))

@@ -29,9 +29,8 @@ RUNS = "faulty://bucket/runs"
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path, monkeypatch):
-    """No cache, no objects, no pauses."""
+    """No cache, no objects."""
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PAUSES", (0, 0))
     Faulty.store.clear()
     Faulty.faults.clear()
 
@@ -170,13 +169,13 @@ def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(folder, monk
         if rng.random() < 0.3:  # the training saves while files are uploaded
             saved(folder, step + 1)
 
-    uploader = run_store._Upload(folder, run_store.address_of_run(folder))
+    uploads = run_store.Uploads(folder)
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(Faulty, "put_file", cut)
         while True:
             step += 2
             saved(folder, step, rng.random() < 0.5)
-            uploader.all()
+            uploads._upload()
             whole = step
     shutil.rmtree(folder)
     fetch()
@@ -217,6 +216,7 @@ def test_a_bucket_that_is_silent_is_told_and_holds_the_end_of_a_run_for_a_moment
     monkeypatch.setattr(Faulty, "put_file", lambda *_: end.wait(60))
     saved(folder, 1)
     uploads, start = run_store.Uploads(folder), time.monotonic()
+    uploads.begin()
     assert wait_until(lambda: "WARNING" in capsys.readouterr().out)
     problem = uploads.close()
     run_store.upload_folder(folder)
@@ -233,6 +233,7 @@ def test_uploads_that_fail_are_told_once_and_tried_again(folder, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(Faulty, "put_file", denied)
         uploads = run_store.Uploads(folder)
+        uploads.begin()
         assert wait_until(lambda: denied.call_count > 2)
     assert wait_until(lambda: "last.pt" in in_bucket())
     assert uploads.close() == "" and capsys.readouterr().out.count("403") == 1
