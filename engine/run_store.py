@@ -17,21 +17,10 @@ from filelock import FileLock
 
 from engine.environment import run_id
 from engine.run_lock import RunInUse, lock
-from utils import checkpoint
+from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
 from utils.files import files_under
-from utils.remote import (
-    WARN_AFTER,
-    FetchError,
-    create,
-    download,
-    entries,
-    is_address,
-    is_current,
-    is_storage,
-    path_of,
-    upload,
-)
+from utils.remote import WARN_AFTER, FetchError, is_address, is_storage, path_of
 from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
@@ -64,14 +53,14 @@ def require_store(output: str | Path) -> None:
     if is_address(address) and not is_storage(address):
         raise FetchError(f"output={address}: no such kind of storage is known: write s3://BUCKET/FOLDER, or a folder")
     if is_store(address):
-        entries(address)
+        remote.entries(address)
 
 
 def claim(folder: Path) -> bool:
     """Returns whether the number of a new run is free in the bucket, too, and takes it; True for a run in a folder."""
     address = address_of_run(folder)
     owner = {"id": secrets.token_hex(8), "run": run_id(), "host": socket.gethostname(), "pid": os.getpid()}
-    return not address or create(f"{address}/{CLAIM}", json.dumps(owner).encode())
+    return not address or remote.create(f"{address}/{CLAIM}", json.dumps(owner).encode())
 
 
 def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -> None:
@@ -81,7 +70,7 @@ def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -
     become folders here, so that their numbers go on. A run that a program on this computer continues is left alone."""
     if not is_store(output):
         return
-    root, listed = run_root(output), entries(str(output))
+    root, listed = run_root(output), remote.entries(str(output))
     for name in {name.partition("/")[0] for name in listed if "/" in name}:
         (root / name).mkdir(parents=True, exist_ok=True)
     run = newest([path for path in root.glob("*") if path.is_dir()])
@@ -90,12 +79,13 @@ def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}
     needed = [name for name in files if "/" not in name and not name.startswith(("epoch_", "."))]
     with FileLock(root / f".{run.name}.lock"), suppress(RunInUse), closing(lock(run)):
-        if is_current(run / LAST, files.get(LAST)):
+        if remote.is_current(run / LAST, files.get(LAST)):
             return
         fetched = run / ".fetch"
-        download(str(output), {fetched / name: files[name] for name in needed})
+        remote.download(str(output), {fetched / name: files[name] for name in needed})
         if not files or _steps(run / LAST) > _steps(fetched / LAST):
-            Uploads(run).close()
+            if problem := Uploads(run).close(remote.LISTING):
+                raise FetchError(problem)
         else:
             for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
                 os.replace(fetched / name, run / name)
@@ -189,7 +179,7 @@ class Uploads:
             status = path.stat()
             stamp = status.st_size, status.st_mtime_ns, status.st_ino
             if self.done.get(name) != stamp:
-                upload(path, f"{self.address}/{name}")
+                remote.upload(path, f"{self.address}/{name}")
                 self.done[name] = stamp
 
 

@@ -84,6 +84,15 @@ EXCEPTIONS = {  # command -> why it does not run here
         ),
         "needs a bucket; test_buckets.py and test_addresses.py do the same",
     ),
+    **dict.fromkeys(
+        (
+            "mount-s3 --read-only BUCKET /mnt/bucket",
+            "rclone mount --read-only --vfs-cache-mode full REMOTE:BUCKET /mnt/bucket --daemon",
+            "aws s3 sync s3://BUCKET/set data/set",
+            "python train.py train=/mnt/bucket/set name=mine",
+        ),
+        "programs of others, which are no requirements, and the folder that they make",
+    ),
 }
 SLOW = (
     r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|tools\.suspects|\.onnx|^python train\.py$"

@@ -17,10 +17,6 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
 
 
-class BadName(ValueError):
-    """A file cannot have its name on the disk. The message names it and the fix."""
-
-
 def is_archive(path: str) -> bool:
     """Whether a path or an address is that of an archive, by its suffix."""
     return path.lower().endswith(SUFFIXES)
@@ -31,11 +27,11 @@ def is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
-def parts_of(name: str) -> list[str]:
-    """Returns the folders and the name of a file. Raises BadName for a name that would lead elsewhere."""
+def parts_of(name: str, where: str) -> list[str]:
+    """Returns the folders and the name of a file. Raises FetchError, which begins with `where`, for one that leads elsewhere."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or os.sep in part or "\0" in part for part in parts):
-        raise BadName(f"{name!r} cannot be the name of a file here: rename it")
+        raise FetchError(f"{where}: {name!r} cannot be the name of a file here: rename it")
     return parts
 
 
@@ -43,14 +39,12 @@ def extract(archive: str, folder: Path, shown: str) -> None:
     """Writes the files of an archive into a new folder, without hidden ones. Raises FetchError, which names it as `shown`."""
     folder.mkdir(parents=True)
     try:
-        for name, file in _files_in(archive):
-            target = folder.joinpath(*parts_of(name))
+        for name, file in _files_in(archive, shown):
+            target = folder.joinpath(*parts_of(name, shown))
             if not is_hidden(name):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with open(target, "xb") as out:
                     shutil.copyfileobj(file, out, 1 << 20)
-    except BadName as error:
-        raise FetchError(f"{shown}: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
         why = "is there twice, as a file and as a folder, or in upper and lower case, which are one name on this disk"
         raise FetchError(f"{shown}: {name!r} {why}: rename one of them") from error
@@ -60,8 +54,8 @@ def extract(archive: str, folder: Path, shown: str) -> None:
         raise FetchError(f"{shown}: there are no files in this archive")
 
 
-def _files_in(archive: str) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yields the names and contents of the files in an archive. Raises BadName for a symbolic link."""
+def _files_in(archive: str, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yields the names and contents of the files in an archive. Raises FetchError for a symbolic link."""
     link = "is a symbolic link: write the archive with the files themselves (tar --dereference)"
     with open(archive, "rb") as file:
         is_zip = file.read(2) == b"PK"
@@ -69,7 +63,7 @@ def _files_in(archive: str) -> Iterator[tuple[str, IO[bytes]]]:
         with zipfile.ZipFile(archive) as opened:
             for info in opened.infolist():
                 if stat.S_ISLNK(info.external_attr >> 16):
-                    raise BadName(f"{info.filename!r} {link}")
+                    raise FetchError(f"{shown}: {info.filename!r} {link}")
                 if not info.is_dir():
                     with opened.open(info) as file:
                         yield info.filename.replace("\\", "/"), file
@@ -77,7 +71,7 @@ def _files_in(archive: str) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(archive, "r:*") as opened:
         for member in opened:
             if member.issym():
-                raise BadName(f"{member.name!r} {link}")
-            if member.isreg() or member.islnk():  # of a hard link, the contents
-                with opened.extractfile(member) as file:
-                    yield member.name.removeprefix("./"), file
+                raise FetchError(f"{shown}: {member.name!r} {link}")
+            if member.isreg() or member.islnk():
+                if contents := opened.extractfile(member):  # of a hard link, those of the file
+                    yield member.name.removeprefix("./"), contents

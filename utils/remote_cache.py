@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,29 +18,13 @@ from urllib.parse import unquote
 
 from filelock import FileLock
 
-from utils import archives
+from utils import archives, remote
 from utils.archives import is_archive, is_hidden
 from utils.files import IMAGE_SUFFIXES, cache_folder
-from utils.remote import (
-    WEB,
-    Entry,
-    FetchError,
-    download,
-    entries,
-    entry_of,
-    is_address,
-    is_current,
-    is_storage,
-    path_of,
-    refuse_keys,
-    scheme_of,
-    stamp_of,
-)
+from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
 
-try:
+if sys.platform != "win32":  # where a file in use cannot be removed anyway
     import fcntl
-except ImportError:  # Windows, where a file in use cannot be removed anyway
-    fcntl = None
 
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
 _addresses: dict[str, str] = {}  # folder or file in the cache -> the address or the archive that it is a copy of
@@ -50,7 +35,7 @@ def local(source: str, alone: bool = False) -> str:
     """Returns the path of the copy of a data set at an address or in an archive; other paths unchanged. Raises FetchError.
 
     Of a label file its folder is copied, too, and without images there the folder above; not with `alone`."""
-    refuse_keys("", source)
+    remote.refuse_keys("", source)
     source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
         return _unpacked(source)
@@ -59,11 +44,11 @@ def local(source: str, alone: bool = False) -> str:
     address, name = source.rstrip("/"), ""
     if address.lower().endswith(LABELS):
         address, _, name = address.rpartition("/")
-    found = entries(address)
+    found = remote.entries(address)
     has_images = any(name.lower().endswith(IMAGE_SUFFIXES) for name in found)
     if name in found and not has_images and not alone and address.count("/") > 2:  # as annotations/train.json
         address, _, folder = address.rpartition("/")
-        name, found = f"{folder}/{name}", entries(address)
+        name, found = f"{folder}/{name}", remote.entries(address)
     if not found or (name and name not in found):
         return local_file(source)
     return os.path.join(_copied(address, found), *name.split("/"))
@@ -71,14 +56,14 @@ def local(source: str, alone: bool = False) -> str:
 
 def local_file(address: str) -> str:
     """Returns the path of the copy of a single file at an address; other paths unchanged. Raises FetchError."""
-    refuse_keys("", address)
+    remote.refuse_keys("", address)
     address = path_of(address)
-    return _copied(address, {"": entry_of(address)}) if is_address(address) else address
+    return _copied(address, {"": remote.entry_of(address)}) if is_address(address) else address
 
 
 def local_source(source: str) -> str:
     """Returns the path of images to predict that are in a bucket or an archive; other sources unchanged. Raises FetchError."""
-    return local(source) if is_storage(source) or is_archive(source) else source
+    return local(source) if remote.is_storage(source) or is_archive(source) else source
 
 
 def place(address: str, kind: str = "remote") -> Path:
@@ -87,10 +72,7 @@ def place(address: str, kind: str = "remote") -> Path:
     path = address.partition("://")[2] if is_address(address) else os.path.basename(address)
     if scheme_of(address) in WEB:
         path = unquote(path.partition("#")[0])
-    try:
-        name = archives.parts_of(path)[-1]
-    except archives.BadName as error:
-        raise FetchError(f"{address}: no address that can be read: correct it, as s3://BUCKET/FOLDER") from error
+    name = archives.parts_of(path, address)[-1]
     digest = hashlib.blake2b(address.encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
     copy = Path(os.path.abspath(cache_folder()), kind, f"{scheme_of(address) or 'archive'}-{digest}", name)
     _addresses[str(copy)] = address
@@ -112,7 +94,7 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
         _check_names(address, list(found), folder)
         wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not is_hidden(name)}
         here = {os.path.join(top, name) for top, _, names in os.walk(folder) for name in names}
-        current = {path for path in here if is_current(path, wanted.get(path))}
+        current = {path for path in here if remote.is_current(path, wanted.get(path))}
         outdated = here - current
         if not all(os.path.basename(path).startswith(".") for path in outdated):  # of a start that was ended
             _require_unused(folder, address)
@@ -121,14 +103,14 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
         for top, _, _ in os.walk(folder, topdown=False):
             if not os.listdir(top) and top != str(folder):
                 os.rmdir(top)
-        download(address, {Path(path): wanted[path] for path in wanted if path not in current})
+        remote.download(address, {Path(path): wanted[path] for path in wanted if path not in current})
     return str(copy)
 
 
 def _unpacked(archive: str) -> str:
     """Returns the path of the folder with the files of an archive, which is at an address or on this disk."""
     if is_address(archive):
-        address, entry = archive, entry_of(archive)
+        address, entry = archive, remote.entry_of(archive)
     else:
         address, status = os.path.realpath(archive), os.stat(archive)
         entry = Entry(address, None, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}")
@@ -136,18 +118,18 @@ def _unpacked(archive: str) -> str:
     folder, temporary = copy.with_name(copy.name.partition(".")[0] or "set"), copy.with_name(".unpacking")
     _addresses[str(folder)] = archive
     with _locked(copy.parent):
-        if is_current(folder, entry._replace(size=None)):
+        if remote.is_current(folder, entry._replace(size=None)):
             return str(folder)
         if folder.exists():
             _require_unused(copy.parent, archive)
             shutil.rmtree(folder)
         shutil.rmtree(temporary, ignore_errors=True)  # an earlier start was ended
-        if is_address(archive) and not is_current(copy, entry):
-            download(archive, {copy: entry})
+        if is_address(archive) and not remote.is_current(copy, entry):
+            remote.download(archive, {copy: entry})
         print(f"unpacking {archive}", flush=True)
         archives.extract(str(copy) if is_address(archive) else archive, temporary, archive)
         copy.unlink(missing_ok=True)
-        stamp = stamp_of(entry._replace(size=None))
+        stamp = remote.stamp_of(entry._replace(size=None))
         os.utime(temporary, (stamp, stamp))
         os.replace(temporary, folder)
     return str(folder)
@@ -158,10 +140,7 @@ def _check_names(address: str, names: list[str], folder: Path) -> None:
     is_one_case = _is_one_case(folder)
     seen: dict[str, str] = {}
     for name in filter(None, names):
-        try:
-            archives.parts_of(name)
-        except archives.BadName as error:
-            raise FetchError(f"{address}: {error}") from error
+        archives.parts_of(name, address)
         other = seen.setdefault(normalize("NFC", name).casefold() if is_one_case else name, name)
         if other != name:
             raise FetchError(f"{address}: {other!r} and {name!r} are one file on this disk: rename one of them")
@@ -202,9 +181,9 @@ def _lock_use(folder: Path, kind: str) -> bool:
     """Returns whether this process now uses a copy, together with others (LOCK_SH) or alone (LOCK_EX)."""
     if folder not in _used:
         _used[folder] = open(f"{folder}.use", "ab")
-    try:
-        if fcntl:
+    if sys.platform != "win32":
+        try:
             fcntl.flock(_used[folder], getattr(fcntl, kind) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        except BlockingIOError:
+            return False
     return True

@@ -217,7 +217,7 @@ def test_any_name_that_a_disk_can_hold_is_that_of_the_object():
 def test_other_names_are_refused_and_nothing_is_written_outside(tmp_path, names, monkeypatch):
     monkeypatch.setattr(remote_cache, "_is_one_case", lambda _: True)
     entry = remote.Entry(f"{BUCKET}/set/a", 1, "1")
-    monkeypatch.setattr(remote_cache, "entries", lambda _: dict.fromkeys(names, entry))
+    monkeypatch.setattr(remote, "entries", lambda _: dict.fromkeys(names, entry))
     with refused(FetchError, f"{BUCKET}/set: {min(names)!r}"):
         local(f"{BUCKET}/set")
     assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".lock", ".use"}
@@ -346,8 +346,6 @@ def test_a_web_server_gives_a_whole_file_or_an_error(tmp_path):
 
 @pytest.mark.parametrize("name", ("s3://b/a.png", "http://host/a.png", f"{BUCKET}/a.png"))
 def test_a_label_file_makes_the_program_ask_no_address(tmp_path, name, monkeypatch):
-    for module in (remote, remote_cache):
-        monkeypatch.setattr(module, "entry_of", lambda address: pytest.fail(address))
     monkeypatch.setattr(remote, "storage", lambda scheme: pytest.fail(scheme))
     text(tmp_path / "all.txt", f"{name} 1,2,9,9,0\n")
     labels = {
