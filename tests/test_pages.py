@@ -90,6 +90,7 @@ EXCEPTIONS = {  # command -> why it does not run here
             "rclone mount --read-only --vfs-cache-mode full REMOTE:BUCKET /mnt/bucket --daemon",
             "aws s3 sync s3://BUCKET/set data/set",
             "python train.py train=/mnt/bucket/set name=mine",
+            "python -m tools.check data=s3://BUCKET/set",
         ),
         "programs of others, which are no requirements, and the folder that they make",
     ),
