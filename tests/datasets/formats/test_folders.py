@@ -164,7 +164,7 @@ def test_splits_that_are_left_out_or_serve_as_validation_are_named(
     notes: list[str] = []
     source = str(tmp_path / "data")
     with contextlib.suppress(DataError):  # one image cannot be divided
-        read_train_and_val(source, val or source, 0, read_options(), notes.append)
+        read_train_and_val(source, val or source, read_options(), notes.append)
     named = [note for note in notes if "splits that a training does not use" in note]
     assert [note.rpartition(": ")[2] for note in named] == [", ".join(unused)] * bool(unused), notes
     serves = [note for note in notes if "test serves as validation" in note]
@@ -196,7 +196,7 @@ def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> 
             rows = [{"file_name": f"{split}.jpg", "objects": objects, "split": split} for split in splits]
             source = text(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
         notes: list[str] = []
-        read_train_and_val(str(source), str(source), 0, read_options(), notes.append)
+        read_train_and_val(str(source), str(source), read_options(), notes.append)
         assert sum("test serves as validation" in note for note in notes) == serves, notes
         assert sum(note.endswith("splits that a training does not use: test") for note in notes) == (not serves), notes
         splits.append("val")
