@@ -132,7 +132,7 @@ def test_the_map_of_modules_is_complete():
 
 def test_every_script_and_tool_runs_by_run_script():
     """It ends Ctrl-C, closed pipes, full disks and characters that the terminal cannot show without a traceback."""
-    assert {"train", "tools.check", "tools.convert", "tools.compare", "tools.frozen"} <= PROGRAMS.keys()
+    assert {"train", "tools.check", "tools.convert", "tools.compare"} <= PROGRAMS.keys()
     assert [name for name, main in PROGRAMS.items() if "run_script(" not in main] == []
 
 

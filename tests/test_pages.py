@@ -111,7 +111,7 @@ OVERRIDES = {  # script -> words that follow the words of the command, so that i
 }
 OF_OFFICIAL_WEIGHTS = ["model=tiny_n", "image_size=64,64"]  # for commands of other scripts with model=
 PROMISED = {  # script -> files that every run of it writes
-    "train.py": ("best.pt", "last.pt", "log.csv", "curves.png", "train_batch_1.jpg", "val_predictions.jpg", "card.md"),
+    "train.py": ("best.pt", "last.pt", "log.csv", "curves.png", "train_batch_1.jpg", "val_predictions.jpg"),
     "evaluate.py": ("metrics.json", "detections.json", "precision_recall.png", "confusion_matrix.png"),
     "predict.py": ("detections.json",),
     "export.py": (".onnx",),
@@ -253,11 +253,7 @@ def overrides_of(script: str, words: list[str]) -> list[str]:
 
 
 def run(command: str) -> str:
-    """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds.
-
-    The commands before it on its page were not run, so what it needs is made here."""
-    if "tools.frozen" in command:
-        add_classes()
+    """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds."""
     words = filled(command)
     if words[0] == "export":
         name, value = words[1].split("=")
@@ -284,20 +280,6 @@ def run(command: str) -> str:
     if is_resumed(rest):  # the stand-in has two epochs
         return run_python(script, is_module, replaced(rest, ["epochs=3"]))
     return run_python(script, is_module, replaced(rest, overrides_of(script, rest)))
-
-
-def add_classes() -> None:
-    """Makes MORE, a run that added a class to MINE."""
-    words = [
-        "train=NEW",
-        f"weights={MINE}/best.pt",
-        "add_classes=true",
-        "output=added",
-        "epochs=1",
-        "freeze_epochs=0",
-    ]
-    more, *_ = train_quietly(override(train.Config(**SMALL), words))
-    more.rename(MORE)
 
 
 def is_resumed(words: list[str]) -> bool:

@@ -109,4 +109,4 @@ def test_the_program_of_the_dockerfile_trains(tmp_path, painted):
     done = subprocess.run(words, cwd=tmp_path / "thaw", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
-    assert (folder / "best.pt").is_file() and (folder / "card.md").is_file()
+    assert (folder / "best.pt").is_file()

@@ -261,10 +261,7 @@ def test_files_and_constants_that_a_page_names_exist(name):
     text = without_code(text_of(ROOT / name))
     old = text.find("| `phi`")  # names of other programs follow
     for span in spans(text[: old if old > 0 else None]):
-        if re.fullmatch(r"[\w/.]+\.(py|md)", span) and span not in (
-            "card.md",
-            "onnx_detector.py",
-        ):  # which programs write
+        if re.fullmatch(r"[\w/.]+\.(py|md)", span) and span not in ("onnx_detector.py",):  # which programs write
             assert (ROOT / span).is_file(), span
         is_call = span.startswith(("python", "conda")) or "(" in span
         for constant in [] if is_call else re.findall(r"(?:^| )([a-z_]+)=", span):

@@ -73,7 +73,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_data_are_read(de
 
 def test_run_folder_holds_log_constants_checkpoints_and_images(folder):
     names = {path.name for path in folder.iterdir()}
-    sheets = {f"train_batch_{n}.jpg" for n in (1, 2)} | {"val_predictions.jpg", "val_heatmaps.jpg", "curves.png"}
+    sheets = {f"train_batch_{n}.jpg" for n in (1, 2)} | {"val_predictions.jpg", "curves.png"}
     assert {"config.json", "environment.json", "log.csv", "best.pt", "last.pt"} | sheets <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert not [name for name in names if name.startswith(".")]
@@ -371,9 +371,8 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
     assert "FROM SCRATCH" in text and "by hand" in text and "frozen," not in text
     resumed = {**train.DEMO, **small, "epochs": 2, "resume": True}
     for folder in (tmp_path / "runs").iterdir():
-        assert "trained from scratch" in text_of(folder / "card.md") and "Megvii" not in text_of(folder / "card.md")
+        assert json.loads(text_of(folder / "config.json"))["weights"] is None
         train_quietly(train.Config(**resumed))
-        assert "trained from scratch" in text_of(folder / "card.md") and "epoch 2" in text_of(folder / "card.md")
     *_, text = train_quietly(train.Config(**{**train.DEMO, **small, "weights": None, "output": str(tmp_path / "none")}))
     assert "a frozen random backbone learns nothing" in text
     assert "FROM SCRATCH" not in text and "backbone frozen," in text  # the user asked for both

@@ -123,7 +123,6 @@ ULTRALYTICS = {
     "save_txt": Here(("labels=yolo",)),
     "save_conf": Here(note="labels=coco and labels=labelstudio write the scores"),
     "save_crop": Here(("crops={}",)),
-    "visualize": Here(("heatmap={}",)),
     "plots": Here(note="curves and images are always drawn"),
     "vid_stride": Here(("every={}",), "frames of a video"),
     "tracker": Here(("track=true",), "by ByteTrack of the package trackers"),

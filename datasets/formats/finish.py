@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError, first_ten, note_dropped, raise_any
-from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
+from datasets.formats.fractions import find_fractions, is_whole_file
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.source import Source
 from datasets.scan import Scan, clipped_boxes, scan
@@ -61,7 +61,7 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    like_fractions = find_fractions(source, boxes, starts, sizes)
+    like_fractions = find_fractions(source, boxes, starts)
     indices[list(like_fractions)] = -1
     if is_whole_file(len(like_fractions), len(boxes)):
         problems += like_fractions.values()
@@ -98,9 +98,6 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     except DataError as error:
         error.rest = found.select([i for i in range(len(found)) if found.names[i]])
         raise
-    if source.check:
-        source.check(found)
-    notes += percent_note(source, found)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
 
 

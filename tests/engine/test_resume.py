@@ -494,7 +494,7 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
 
 
 def test_a_resumed_run_has_the_weights_that_it_began_with(demo_images, tmp_path):
-    """From them follow the recipe from scratch, and what card.md says about licenses."""
+    """From them follows the recipe from scratch."""
     cfg = config(demo_images, tmp_path, epochs=1)
     folder, *_ = train_quietly(cfg)
     train_quietly(replace(cfg, epochs=2, resume=True, weights=None))

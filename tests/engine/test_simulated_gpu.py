@@ -42,8 +42,6 @@ ALLOWED = {
     ("engine/optimizer.py", "load_state_dict"): "a saved run is loaded, once",
     ("engine/epoch.py", "epoch_row"): "the end of an epoch",
     ("engine/evaluation.py", "evaluate"): "the end of an evaluation",
-    ("report/heatmap.py", "scene"): "heat maps, about ten times in a training",
-    ("report/heatmap.py", "spread"): "heat maps, about ten times in a training",
     ("utils/images.py", "into_original"): "detections: a constant index",
     ("nets/postprocess.py", "select"): "detections: how many boxes an image has",
     ("nets/postprocess.py", "nms"): "detections: which boxes remain",

@@ -213,7 +213,6 @@ def test_dashes_and_spaces_get_a_message_with_the_number_of_the_user(words, fix)
         ("Freeze_Train=False", "freeze_epochs=0"),
         ("momentum=.9", "0.9"),
         ("conf=.3", "confidence=.3 is for evaluate.py, predict.py"),
-        ("heatmap=true", "predict.py"),
         ("format=onnx", "export.py"),
         ("epoch=3", "epochs=3"),
         ("warmup=3", "warmup_epochs=3"),
