@@ -13,9 +13,8 @@ import numpy as np
 from datasets.errors import DataError, check_path, open_file
 from datasets.formats.source import Source
 from datasets.store import Classes
-from utils import mirror
 from utils.images import IMAGE_SUFFIXES
-from utils.remote import is_in_bucket
+from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, number_of, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
@@ -64,7 +63,7 @@ def read(path: str, names: Classes = None) -> Source:
             source.problems.append(f"{path}:{number}: {error}")
             continue
         if name:
-            source.add_image(mirror.place(name) if is_in_bucket(name) else name, line=number)
+            source.add_image(name, line=number)
         for token in tokens:
             try:
                 source.add_box(f"{path}:{number}", *_numbers(token))
@@ -111,9 +110,7 @@ def read_classes(path: str) -> tuple[str, ...]:
     if os.path.isdir(path):
         raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
     try:
-        lines = [
-            (number, clean_name(line)) for number, line in text_lines(mirror.local_file(check_path(os.fspath(path))))
-        ]
+        lines = [(number, clean_name(line)) for number, line in text_lines(local_file(check_path(os.fspath(path))))]
     except OSError as error:
         raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:

@@ -20,8 +20,8 @@ from datasets.formats.formats import read_file
 from datasets.formats.source import Source
 from datasets.groups import check_split_by
 from datasets.store import Annotations, Classes, Split
-from utils import mirror
 from utils.files import missing_text
+from utils.remote_cache import local, shown
 from utils.text import first_names, printable, split_names
 
 SPLITS: dict[str, Split] = {
@@ -71,15 +71,15 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
-    """Reads a data set: a file or a folder in any accepted format, also at an address or in a tar. Raises DataError.
+    """Reads a data set: a file or a folder in any accepted format, also at an address or in an archive. Raises DataError.
 
     Several with commas between them are one. `split`: train, val, test or all, if the source has splits."""
     source, options = check_path(os.fspath(source)), options or ReadOptions()
     if len(sets := sets_of(source)) > 1:
         return _with_addresses(_read_sets(sets, source, split, options))
-    source = mirror.local(source)
+    source = local(source, alone=bool(options.image_root))
     if options.image_root:
-        options = replace(options, image_root=mirror.local(options.image_root))
+        options = replace(options, image_root=local(options.image_root))
     if not os.path.exists(source):
         raise DataError(f"{source}: {missing_text(source)}")
     try:
@@ -95,7 +95,7 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
 
 def _with_addresses(data: Annotations) -> Annotations:
     """Returns the data with addresses in place of the paths in the cache that stand for them."""
-    return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
+    return replace(data, source=shown(data.source), notes=tuple(map(shown, data.notes)))
 
 
 def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
