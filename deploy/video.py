@@ -16,9 +16,6 @@ from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 AHEAD = 8  # frames that are read ahead of the network
-TRIES = 10_000  # reads that may fail in a row: at the end of a video, a read that fails takes microseconds
-INDEXED = {".mp4", ".m4v", ".mov"}  # reading a damaged frame of these fails: their index has the place of every frame
-COUNTED = {".avi"}  # these announce the exact number of frames
 MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
 
 
@@ -35,53 +32,37 @@ class Video:
         self.length = length if length > 0 else None
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25
         self.count = 0  # frames that were read
-        self.damaged = 0  # frames that cannot be read, although later ones can
-        self.elapsed = 0  # frames that fit into the time up to the end of the last one that was read
 
     def frames(self, ahead: int) -> Generator[np.ndarray]:
         """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `ahead` frames in advance.
 
-        Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
+        A frame that cannot be read ends the video. It is released at its end or when the iterator is closed.
         """
-        failed = 0
-
-        def read(_) -> tuple[bool, np.ndarray, float]:
-            return *self._capture.read(), self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-
         try:
-            with closing(prefetch(read, itertools.count(), ahead)) as reads:
-                for complete, frame, seconds in reads:
-                    if complete:
-                        self.count, self.damaged, failed = self.count + 1, self.damaged + failed, 0
-                        self.elapsed = round(seconds * self.rate) + 1
-                        yield frame
-                        continue
-                    failed += 1
-                    if failed > TRIES or self.count + self.damaged + failed > (self.length or 0):
+            with closing(prefetch(lambda _: self._capture.read(), itertools.count(), ahead)) as reads:
+                for complete, frame in reads:
+                    if not complete:
                         return
+                    self.count += 1
+                    yield frame
         finally:
             self._capture.release()
 
     def check(self) -> str:
         """Returns a warning if the file announces more frames than were read, "" otherwise.
 
-        Raises ValueError if no frame was read, if some are damaged, or if more than the last second is missing: the length of
-        a container may be the length of the sound.
+        Raises ValueError if no frame was read, or if more than the last second is missing: the length of a container may be
+        the length of the sound.
         """
+        shown = brief(without_keys(self.source))
         if not self.count:
-            raise ValueError(
-                f"source={brief(without_keys(self.source))}: no frame could be read; {fix_of(self.source)}"
-            )
+            raise ValueError(f"source={shown}: no frame could be read; {fix_of(self.source)}")
         if self.length is None or self.count >= self.length:
             return ""
-        suffix = Path(self.source).suffix.lower()
-        has_gap = suffix not in INDEXED and self.elapsed - self.count > 1  # one frame more or less is rounding
-        lost = f"{without_keys(self.source)}: {self.count:,} of {self.length:,} frames were read"
-        if self.damaged or has_gap or suffix in COUNTED or self.length - self.count > self.rate:
+        lost = f"{shown}: {self.count:,} of {self.length:,} frames were read"
+        if self.length - self.count > self.rate:
             fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
-            raise ValueError(
-                f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}"
-            )
+            raise ValueError(f"{lost}: the file is damaged or cut off. Their results are kept; {fix}")
         return f"WARNING: {lost}: its end may be damaged"
 
 
@@ -94,7 +75,7 @@ def _open(source: str) -> cv2.VideoCapture:
     if is_camera and int(source) > MAX_CAMERA:
         raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
     set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
-    level = set_log_level(0)  # silent: OpenCV prints a page about what the error below has in a line
+    level = set_log_level(0)  # OpenCV would print a page about what the error below has in a line
     try:
         capture = cv2.VideoCapture(int(source) if is_camera else source)
     finally:

@@ -1,13 +1,11 @@
 """utils/images.py: every file becomes the same pixels, the letterbox and its inverse agree, prefetching changes no result."""
 
-import io
 import os
 import struct
 import threading
 import zlib
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -278,44 +276,6 @@ def test_no_thread_is_left_after_ctrl_c_or_closing() -> None:
 
 def test_batched_returns_lists_of_one_size_except_the_last() -> None:
     assert list(batched(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]] and list(batched([], 3)) == []
-
-
-# ---- the size that a header names
-
-
-def segment(mark: int, body: bytes) -> bytes:
-    """A segment of a JPEG."""
-    return bytes([0xFF, mark]) + (len(body) + 2).to_bytes(2, "big") + body
-
-
-def jpeg_of(mode: str = "RGB", width: int = 48, height: int = 32, **options: Any) -> bytes:
-    """A JPEG with these options of Pillow."""
-    out = io.BytesIO()
-    quarters(width, height).convert(mode).save(out, "JPEG", **options)
-    return out.getvalue()
-
-
-def with_scans_of_one_color(data: bytes) -> bytes:
-    """A header that names one color in its first scan."""
-    place = data.index(b"\xff\xda")
-    return data[:place] + segment(0xDA, b"\1\1\0\0\x3f\0")
-
-
-@pytest.mark.parametrize("head", [b"", segment(0xED, b"Photoshop 3.0\0")])
-def test_progressive_jpegs_have_half_the_limit(monkeypatch, head) -> None:
-    """Their decoder keeps all coefficients: 1.7 GB at 2^27 pixels, and 2.9 GB at 2^28."""
-    monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32)
-    check = utils.images.check_header
-    several = (jpeg_of(progressive=True), with_scans_of_one_color(jpeg_of()))
-    with_head = [data[:2] + head + data[2:] for data in (jpeg_of(), jpeg_of("L"), *several)]
-    for data in with_head[:2]:
-        check(data, "a.jpg")
-    for data in with_head[2:]:
-        with refused(ImageError, "a.jpg", "48x32", "768", "OPENCV_IO_MAX_IMAGE_PIXELS"):
-            check(data, "a.jpg")
-    monkeypatch.setattr(utils.images, "MAX_PIXELS", 2 * 48 * 32)
-    for data in with_head[:3]:
-        check(data, "a.jpg")
 
 
 # ---- hostile files
