@@ -80,7 +80,7 @@ class Results:
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
-        self.track_classes: dict[tuple[str, int], str] = {}  # video and number of a track -> its first class
+        self.tracks: set[tuple[str, int]] = set()  # videos and the numbers of the tracks in them
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.images, self.begin = 0, time.perf_counter()
 
@@ -145,7 +145,7 @@ class Results:
         with open(path, mode, encoding="utf-8") as file:
             for entry in entries:
                 if entry["track_id"] >= 0:
-                    self.track_classes.setdefault((name, entry["track_id"]), entry["class"])
+                    self.tracks.add((name, entry["track_id"]))
                     left, top, width, height = entry["bbox"]
                     place = f"{left:.2f},{top:.2f},{width:.2f},{height:.2f}"
                     file.write(f"{frame + 1},{entry['track_id']},{place},{entry['score']:.4f},-1,-1,-1\n")
@@ -167,12 +167,12 @@ class Results:
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
         lines = [speed, f"detected: {self._counts()}"]
         if self.tracked:
-            lines.append(f"tracked: {self._track_counts()}")
+            lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:
             lines += self.labels.summary(self.folder / "labels", self.images)
         lines.append(str(self.folder))
         if self.unread:
-            failed = f"{amount(len(self.unread), 'image')} could not be read or written:"
+            failed = f"{amount(len(self.unread), 'image')} could not be read:"
             lines = [failed, *first_of(self.unread, SHOWN), *lines]
         return "\n".join(lines)
 
@@ -184,12 +184,6 @@ class Results:
         if len(self.counts) > SHOWN:
             counts.append("...")
         return ", ".join(counts) or "nothing"
-
-    def _track_counts(self) -> str:
-        """Returns the number of tracks, and of the most frequent classes: a track counts for the class it began with."""
-        counts = Counter(self.track_classes.values())
-        named = ", ".join(f"{count:,} {name}" for name, count in counts.most_common(SHOWN))
-        return f"{amount(len(self.track_classes), 'object')} ({named or 'none'})"
 
 
 def image_name(name: str, others: Collection[str] = ()) -> str:

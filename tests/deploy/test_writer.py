@@ -1,7 +1,6 @@
 """deploy/writer.py: the JSON and the crops of detections."""
 
 import json
-from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -44,16 +43,6 @@ def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder
     results.add(image, one, "a.png", "a.png")
     crops = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
     assert crops == ["out/crops/_/a.png_1.png", "out/crops/dr/a.png_2.png"]
-
-
-def test_the_summary_counts_each_track_once_as_the_class_it_began_with(tmp_path):
-    """Two objects in two frames of one video, one of which changes its class, and an object of another video."""
-    results = Results(lambda: tmp_path, CLASSES, (7, 90))
-    frames = (("v.mp4", [0, 1], [1, 2]), ("v.mp4", [1, 1], [1, 2]), ("w.mp4", [1, 0], [1, -1]))
-    for number, (video, labels, tracks) in enumerate(frames):
-        one = replace(result([[1, 1, 9, 9], [2, 2, 8, 8]], labels), tracks=np.array(tracks))
-        results.add(np.zeros((20, 20, 3), np.uint8), one, video, video, number)
-    told(results.finish(), "3 objects", "2 a/b, 1 红细胞")
 
 
 def test_frames_are_numbered(tmp_path):
@@ -160,16 +149,6 @@ def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
     assert (tmp_path / "labels/v.mp4_000000.txt").read_text() == "" and (tmp_path / "labels/data.yaml").exists()
 
 
-def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
-    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
-    for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
-        image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
-        results.add(image, one, name, str(tmp_path / "images" / name))
-    results.finish()
-    assert (tmp_path / "labels/a.txt").exists() and not (tmp_path / "labels/data.yaml").exists()
-
-
 def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
     results = Results(lambda: tmp_path, CLASSES, (7, 90))
     image = np.zeros((40, 60, 3), np.uint8)
@@ -177,7 +156,7 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
         one = result([[5, 6, 30, 40], [1, 1, 9, 9]], [1, 0])
         one.tracks = np.array(tracks)
         results.add(image, one, "sub/v.mp4", "in/sub/v.mp4", frame)
-    results.finish()
+    told(results.finish(), "2 objects")
     entries = json.loads((tmp_path / "detections.json").read_text())
     assert [(one["frame"], one["track_id"]) for one in entries] == [
         (0, -1),
