@@ -66,9 +66,9 @@ class Config(Constants):
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
 
-MIN = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
-MAX = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
-LIMITS = (*MIN, "class_agnostic")  # of the Detector
+MIN = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0}
+MAX = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1}
+LIMITS = (*MIN, "class_agnostic", "tile", "overlap")  # of the Detector
 
 
 def main(cfg: Config) -> Path | None:

@@ -12,7 +12,7 @@ from datasets.formats.read import options_of
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
 from deploy.load import Loaded
-from utils.images import ImageError, letterbox
+from utils.images import letterbox
 
 IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
@@ -49,13 +49,5 @@ def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
 
 
 def calibration_images(data: Annotations) -> list[np.ndarray]:
-    """Reads up to IMAGES images, evenly spaced over the data. Images that cannot be read are left out and printed."""
-    images = []
-    for index in range(0, len(data), -(-len(data) // IMAGES)):
-        try:
-            images.append(data.image(index))
-        except ImageError as error:
-            print(f"note: not used for calibration: {error}")
-    if not images:
-        raise DataError(f"{data.source}: none of its images can be read")
-    return images
+    """Reads up to IMAGES images, evenly spaced over the data. Raises ImageError."""
+    return [data.image(index) for index in range(0, len(data), -(-len(data) // IMAGES))]

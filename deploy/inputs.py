@@ -23,21 +23,9 @@ MAX_BYTES = 64 << 20  # of a downloaded image
 HEADERS = {"User-Agent": "Thaw", "Accept": "image/*,*/*"}  # some servers refuse programs without a name
 KEPT = "%/:=&?~#+!$,;'@()*[]"  # characters of an address that are not escaped
 VIDEO_SUFFIXES = (
-    ".mp4",
-    ".m4v",
-    ".mov",
-    ".3gp",
-    ".avi",
-    ".mkv",
-    ".webm",
-    ".mpg",
-    ".mpeg",
-    ".ts",
-    ".mts",
-    ".m2ts",
-    ".wmv",
+    *(".mp4", ".m4v", ".mov", ".3gp", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv"),
+    ".ogv",
 )
-VIDEO_SUFFIXES += (".flv", ".ogv")
 SUFFIXES = (tuple(IMAGE_SUFFIXES), VIDEO_SUFFIXES, tuple(UNREAD_SUFFIXES))  # of the fields of Files
 WEB_ERRORS = (OSError, http.client.HTTPException, ValueError)  # ValueError: no address
 

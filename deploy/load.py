@@ -105,7 +105,7 @@ def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
     about = network.about
     value_range = about.get("value_range")
     return Loaded(
-        network,
+        network,  # type: ignore[arg-type]  # it has the methods that prediction and evaluation need
         classes=tuple(about["classes"]),
         image_size=tuple(about["image_size"]),
         config={},

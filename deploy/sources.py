@@ -54,8 +54,7 @@ def name_files(files: Files, source: str, output: str | None) -> Sources:
     target = Path(output).resolve() if output else None
     if target and Path(root).resolve() in target.parents:
         earlier = {path for some in files for path in some if target in Path(path).resolve().parents}
-        images, videos, unread = ([path for path in some if path not in earlier] for some in files)
-        files = Files(images, videos, unread)
+        files = Files(*[[path for path in some if path not in earlier] for some in files])
     unread = [f"{path}: in a format that is not read: convert it to JPEG or PNG" for path in files.unread]
     if not files.images and not files.videos:
         known = " ".join(IMAGE_SUFFIXES)

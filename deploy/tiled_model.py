@@ -1,7 +1,8 @@
 """Evaluation with tiles: the windows of each image as a data set, and a model that merges their detections."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,8 @@ def on_cpu(detections: list[Detections]) -> list[Detections]:
     return [Detections(*window) for window in zip(*fields, strict=True)]
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """A window of an image at the size of the network's input, with the fields of a sample that `collate` needs."""
 
     image: np.ndarray  # uint8 [H, W, 3] BGR

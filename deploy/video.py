@@ -9,14 +9,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from deploy.inputs import path_of
-from utils.images import IMAGE_SUFFIXES, prefetch
+from utils.images import prefetch
 from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 AHEAD = 8  # frames that are read ahead of the network
-MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
 
 
 class Video:
@@ -72,8 +70,6 @@ def _open(source: str) -> cv2.VideoCapture:
     is_camera = source.isdecimal() and not is_file
     if not (is_camera or is_address or is_file):
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
-    if is_camera and int(source) > MAX_CAMERA:
-        raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
     set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
     level = set_log_level(0)  # OpenCV would print a page about what the error below has in a line
     try:
@@ -88,8 +84,6 @@ def _open(source: str) -> cv2.VideoCapture:
 def fix_of(source: str) -> str:
     """Returns what to do about a source that cannot be opened, or has no frame."""
     if "://" in source:
-        if path_of(source).suffix.lower() in IMAGE_SUFFIXES:
-            return "download the image first, and give its file"
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):
         return "connect the camera, end other programs that use it, or give the number of another one"

@@ -76,7 +76,6 @@ class Results:
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
         self.crops, self.labels = crops, labels
-        self.crop_folders = crop_folders(classes)
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
@@ -153,7 +152,7 @@ class Results:
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
-            folder = self.crop_folders[label]
+            folder = folder_name(self.classes[label])
             write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
@@ -206,11 +205,7 @@ def _output_name(name: str, writable: Collection[str], suffix: str, others: Coll
     return output
 
 
-def crop_folders(classes: Sequence[str]) -> list[str]:
-    """Returns the name of the folder for the crops of each class; names that become equal end with the class number."""
-    names = []
-    for name in classes:
-        name = "".join("_" if character in '/\\:*?"<>|' else character for character in name)
-        names.append(name.strip(" .") or "_")  # ".." would lead out of the output folder
-    counts = Counter(map(str.lower, names))  # some file systems ignore the case
-    return [f"{name}_{label}" if counts[name.lower()] > 1 else name for label, name in enumerate(names)]
+def folder_name(class_name: str) -> str:
+    """Returns the name of the folder for the crops of a class."""
+    name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
+    return name.strip(" .") or "_"  # ".." would lead out of the output folder

@@ -238,7 +238,7 @@ def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_the_damage(wei
     assert f"{len(frames)} images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "no.mp4", "bad.mp4"])
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "x" * 5000, "no.mp4", "bad.mp4"])
 def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
     weights, tmp_path, monkeypatch, capsys, source
 ):

@@ -171,10 +171,7 @@ def read_bytes(path: str) -> bytes:
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise ImageError(f"{path}: {error.strerror}") from error
-        fix = "correct the path"
-        if "\\" in path and os.sep == "/":
-            fix += " (with / instead of \\)"
-        raise ImageError(f"{path}: there is no such file: {fix}") from error
+        raise ImageError(f"{path}: there is no such file: correct the path") from error
     if not data:
         raise ImageError(f"{path}: the file is empty: fetch it again, or remove it")
     return data

@@ -81,7 +81,7 @@ def test_the_thresholds_in_use_are_explained(tmp_path, weights):
     nothing = text(lively_checkpoint(tmp_path / "a.pt"))
     told(nothing, "confidence 0.3")
     assert "per_class" not in nothing
-    told(text(weights, "per_class"), "0.2 (green)", "0.6 (red)", "0.45", "blue", "confidence=0.1")
+    told(text(weights, "per_class"), "0.2 (green)", "0.6 (red)")
 
 
 @pytest.mark.parametrize(("word", "line"), [("none", "0.45"), ("per_class", "0.2 (green)")])

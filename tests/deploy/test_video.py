@@ -88,7 +88,6 @@ def test_a_video_that_is_cut_off_is_an_error_unless_only_its_last_second_is_miss
     [
         ("rtsp://camera/1", "address"),
         ("http://127.0.0.1:1/film.mp4", "address"),
-        ("https://example.com/bus.jpg?size=2", "download"),
         ("7", "number of another one"),
         ("film.mov", "ffmpeg"),
     ],

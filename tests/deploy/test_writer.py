@@ -11,7 +11,7 @@ from refused import refused, told
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Result
 from deploy.label_files import LabelFiles
-from deploy.writer import DetectionsFile, Results, crop_folders
+from deploy.writer import DetectionsFile, Results
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -169,7 +169,3 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
     rows = np.loadtxt(tmp_path / "tracks/sub/v.mp4.txt", delimiter=",")
     assert rows[:, :2].tolist() == [[11, 3], [21, 4], [21, 3]]  # frames from 1 on, tracks
     assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
-
-
-def test_crops_of_classes_whose_folders_would_have_one_name_stay_apart():
-    assert crop_folders(("a/b", "cat", "a_b", "A:B", "..")) == ["a_b_0", "cat", "a_b_2", "A_B_3", "_"]
