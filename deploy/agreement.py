@@ -7,15 +7,15 @@ each box of PyTorch one in the file. A box may have each class whose score is wi
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deploy.multi_label import with_class_scores
 from deploy.onnx_model import OnnxModel
-from nets.model import DetectionModel
+from nets import picodet
+from nets.model import DetectionModel, Part
 from utils.images import letterbox
 from utils.text import amount
 
@@ -58,7 +58,7 @@ class Agreement(NamedTuple):
 
 def verify(path: Path, model: DetectionModel, images: list[np.ndarray]) -> None:
     """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if they differ."""
-    exported = OnnxModel(path, model)
+    exported = OnnxModel(path)
     tolerance = HALF if exported.about["half"] else EXACT
     height, width = exported.about["image_size"]
     sizes = [(height, width)]
@@ -103,6 +103,32 @@ def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) ->
         for number, rows in enumerate(chosen):
             found[number].append((boxes[number, rows], scores[number, rows]))
     return found
+
+
+def with_class_scores(part: Part, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Returns boxes `[B, A, 4]` and scores of all classes `[B, A, C]` of a head.
+
+    For a family whose scores this module does not know, the scores are -1 except for the best class.
+    """
+    boxes, best, labels = part.model.decode(part.predictions, image_size)
+    if hasattr(part.predictions, "classes"):
+        scores = class_scores(part.predictions)
+        if torch.allclose(scores.amax(-1), best, atol=1e-5, equal_nan=True):
+            return boxes, scores
+    others = best.new_full((*best.shape, part.num_classes), -1)
+    return boxes, others.scatter(2, labels[..., None], best[..., None])
+
+
+def class_scores(predictions: Any) -> Tensor:
+    """Scores `[B, A, C]` of all classes: sigmoid of their logits, times the sigmoid of the objectness if there is one.
+
+    The scores of PicoDet are `picodet.joint_scores`.
+    """
+    if isinstance(predictions, picodet.Predictions):
+        return picodet.joint_scores(predictions.classes.float(), predictions.alignment.float())
+    scores = predictions.classes.float().sigmoid()
+    objectness = getattr(predictions, "objectness", None)
+    return scores if objectness is None else objectness.float().sigmoid()[..., None] * scores
 
 
 def compare(boxes: Sequence, detections: Sequence, max_detections: int, tolerance: Tolerance) -> Agreement:

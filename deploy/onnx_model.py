@@ -22,16 +22,10 @@ REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letter
 class OnnxModel:
     """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
 
-    `about` is the metadata of the file (docs/exported_file.md). `decoder` decodes raw outputs, and may be given for a test of the
-    file; otherwise it is built without memory for its weights. Raises ValueError if the file does not accept `image_size`.
+    `about` is the metadata of the file (docs/exported_file.md). Raises ValueError if the file does not accept `image_size`.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        decoder: nets.DetectionModel | None = None,
-        image_size: tuple[int, int] | None = None,
-    ):
+    def __init__(self, path: str | Path, image_size: tuple[int, int] | None = None):
         self.path, self._session = Path(path), _open(Path(path))
         self._input = self._session.get_inputs()[0]
         self.about = _about(self.path, self._session.get_modelmeta().custom_metadata_map)
@@ -41,7 +35,7 @@ class OnnxModel:
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
-                self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.added_counts)
+                self._decoder = nets.build(self.about["model"], self.num_classes, added=self.added_counts)
         height, width = self.about["image_size"]
         if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
             only = f"image_size={height},{width} only"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import threading
 
 import cv2
@@ -91,20 +90,6 @@ def test_a_missing_file_among_others_is_named_and_leaves_no_thread(weights):
         with refused(ImageError, "nowhere.jpg"):
             detector(images)
     assert threading.active_count() == before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
-def test_the_memory_of_layers_is_reused(tmp_path):
-    """Without `keep_memory`, Linux provides it again in every forward pass, page by page."""
-    resource = pytest.importorskip("resource")
-    detector = Detector(tiny_checkpoint(tmp_path / "a.pt", image_size=(416, 416)), **LOW)
-    inputs, _ = detector.prepare(noise(1))
-    faults = []
-    for _ in range(6):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        detector.network(inputs)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    assert min(faults) < 200  # of 4 KiB; a forward pass takes several MiB
 
 
 def test_the_detector_equals_the_evaluation(weights, painted):
