@@ -21,7 +21,7 @@ BATCH_SIZE = 8  # of the loader; exported files choose their own
 def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.ndarray], Loader]:
     """Returns training images, letterboxed for the model: uint8 [H, W, 3], and a loader of the validation data.
 
-    `train` and `val` are the sources of the data; None: the sources of the training. Raises DataError.
+    `train` and `val` are the sources of the data; None: those of the training run. Raises DataError.
     """
     config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
     train, val = train or config.get("train"), val or config.get("val")
@@ -38,9 +38,9 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
 
 
 def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
-    """Reads a split with the options of the training. Raises DataError if it has no box of the classes of the model."""
+    """Reads a split with the options of the training run. Raises DataError if it has no box of the classes of the model."""
     config = loaded.config
-    if source != config.get(split):  # other images than in the training
+    if source != config.get(split):  # other images than in training
         config = config | {"image_root": None}
     data = formats.read(source, split, options_of(config, loaded.classes))
     if not len(data.boxes):

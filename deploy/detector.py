@@ -171,9 +171,9 @@ class Detector:
         return replace(result, path=image.path, pixels=pixels, value_range=self.loaded.value_range)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Reads an image file, or the image at a web address, as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
+        """Reads an image file, or the image at a web address, as in training -> uint8 [H, W, 3] BGR. Raises ImageError.
 
-        Prints a note about the first 16-bit file whose values are outside the range of the training."""
+        Prints a note about the first 16-bit file whose values are outside the range in training."""
         path, value_range = str(path), self.loaded.value_range
         data = download(path) if is_web_address(path) else read_bytes(path)
         path = without_keys(path)

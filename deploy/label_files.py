@@ -134,10 +134,8 @@ class LabelFiles:
             lines.append(
                 f"left alone in {folder}: {amount(self.kept, 'file')} that existed; overwrite=true replaces them"
             )
-        if self.negatives and self.count:
+        if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
-        elif self.negatives:
-            lines.append(f"no background images in {folder}: nothing was detected; a lower confidence= may find some")
         return lines
 
 

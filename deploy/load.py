@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
     name: str  # of the model, such as yolox_s
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
-    value_range: ValueRange | None = None  # of the 16-bit images of the training
+    value_range: ValueRange | None = None  # of the 16-bit images of the training run
     note: str = ""  # which file was taken, if the caller named none
 
 
@@ -69,7 +69,7 @@ def load(
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
     Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
     for COCO's, weights of 365 classes for Objects365's. `classes` picks some of these classes, or names the classes of other
-    weights. `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    weights. `image_size=None` is the size in training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
     if not path and not model:
@@ -121,7 +121,7 @@ def _load_checkpoint(path: Path) -> Loaded:
     """Loads best.pt, last.pt or another checkpoint of train.py."""
     contents = checkpoint.load(path, "prediction")
     names = tuple(contents["classes"])
-    # Addresses of the training's data are asked only if the user names them: a file may come from anybody.
+    # Addresses of training data are asked only if the user names them: a file may come from anybody.
     config = {name: value for name, value in contents["config"].items() if name not in DATA or "://" not in str(value)}
     with fitting(path):
         network = nets.build(config["model"], len(names), contents["model"])

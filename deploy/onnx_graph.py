@@ -157,19 +157,16 @@ def write(
     height, width = about["image_size"]
     if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
         height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
+    images = torch.zeros(batch_size or 2, 3, height, width)
     if uint8_input:
-        images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
-    else:
-        images = torch.zeros(batch_size or 2, 3, height, width)
+        images = images.permute(0, 2, 3, 1).to(torch.uint8).contiguous()
+    dynamic = dynamic_dimensions(batch_size == 0, about["dynamic_size"], uint8_input)
     program = torch.onnx.export(
         graph.eval(),
         (images, *(torch.tensor([value]) for value in limits.values())),
         input_names=["images", *limits],
         output_names=list(graph.outputs),
-        dynamic_shapes=(
-            dynamic_dimensions(batch_size == 0, about["dynamic_size"], uint8_input),
-            *(None for _ in limits),
-        ),
+        dynamic_shapes=(dynamic, *(None for _ in limits)),
         opset_version=OPSET,
         custom_translation_table=TRANSLATIONS,
         dynamo=True,

@@ -89,10 +89,8 @@ class OnnxModel:
         heads, first = [], 0
         for count in self.counts:  # the limit counts for each head, as in DetectionModel.detections
             chosen = keep & (labels >= first) & (labels < first + count)
-            images = []
-            for number, rows in enumerate(chosen):
-                images.append(Detections(*(field[number][rows][:max_detections] for field in (boxes, scores, labels))))
-            heads.append(images)
+            images = [(boxes[i, rows], scores[i, rows], labels[i, rows]) for i, rows in enumerate(chosen)]
+            heads.append([Detections(*(field[:max_detections] for field in image)) for image in images])
             first += count
         return joined(heads)
 
@@ -162,17 +160,14 @@ def _open(path: Path):
 
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
     """Reads the metadata of a file. Raises CheckpointError if export.py did not write it, or if a value is wrong."""
-    if written.get("version", str(VERSION)) != str(VERSION):
-        raise CheckpointError(
-            f"{path} has version {ascii(written['version'][:20])[1:-1]}, supported is {VERSION}: export it again"
-        )
     if missing := [name for name in REQUIRED if name not in written]:
         raise CheckpointError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
     try:
         about = {name: json.loads(value) for name, value in written.items()}
     except (ValueError, RecursionError) as error:
-        why = first_line(error)
-        raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
+        raise CheckpointError(f"{path} has metadata that are not JSON: export it again") from error
+    if about["version"] != VERSION:
+        raise CheckpointError(f"{path} has another version than {VERSION}: export it again")
     return validated(about, path, "onnx")
 
 

@@ -86,7 +86,7 @@ def label_images(sources: Sources) -> dict[str, str]:
 
 
 def validation_images(detector: Detector) -> list[str]:
-    """Returns paths of validation images of the training, evenly spaced over all."""
+    """Returns paths of validation images of the training run, evenly spaced over all."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
     data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))

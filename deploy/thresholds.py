@@ -58,7 +58,7 @@ def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
     if loaded.path.suffix == ".onnx":
         why = "the default of the exported file"
     elif loaded.measured:
-        why = "the best mean F1 of the classes on the validation data of this training"
+        why = "the best mean F1 of the classes on the validation data of this run"
     else:
         why = "the default for files without the best F1 of a validation"
     text = f"confidence {threshold:g}: {why}. A lower one, as confidence={threshold / 2:.2g}, detects more, with more errors"

@@ -30,24 +30,18 @@ class TiledModel(nn.Module):
         """Detects objects in windows -> Detections per window: all of an image in its first window, none in the others."""
         found: list[Detections] = []
         for batch, transform in zip(images.split(self.batch_size), transforms.split(self.batch_size), strict=True):
-            found += on_cpu(self.model.detections(self.model(batch), image_size, transform, **limits))
+            windows = self.model.detections(self.model(batch), image_size, transform, **limits)
+            found += [Detections(*(field.cpu() for field in window)) for window in windows]
         first, sizes = 0, transforms[:, :2].int().tolist()
         while first < len(found):
-            windows = self.tiles.windows(*sizes[first])
-            parts = [[x.numpy() for x in window] for window in found[first : first + len(windows)]]
-            found[first] = Detections(*map(torch.from_numpy, merged(parts, windows, limits)))
-            rest = range(first + 1, first + len(windows))
+            places = self.tiles.windows(*sizes[first])
+            parts = [[x.numpy() for x in window] for window in found[first : first + len(places)]]
+            found[first] = Detections(*map(torch.from_numpy, merged(parts, places, limits)))
+            rest = range(first + 1, first + len(places))
             for row in rest:
                 found[row] = Detections(*(x[:0] for x in found[row]))
             first = rest.stop
         return found
-
-
-def on_cpu(detections: list[Detections]) -> list[Detections]:
-    """Copies detections to the CPU, with one transfer per field instead of one per window."""
-    counts = [len(window.scores) for window in detections]
-    fields = (torch.cat(field).cpu().split(counts) for field in zip(*detections, strict=True))
-    return [Detections(*window) for window in zip(*fields, strict=True)]
 
 
 @dataclass(frozen=True)

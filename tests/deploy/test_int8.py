@@ -45,14 +45,6 @@ def about_of(file):
     return {entry.key: json.loads(entry.value) for entry in onnx.load(file).metadata_props}
 
 
-def test_the_file_has_the_same_interface(files):
-    before, after, _ = files
-    assert about_of(after) == about_of(before) | {"int8": True}
-    for kind in ("input", "output"):
-        ours, theirs = ([str(x) for x in getattr(onnx.load(file).graph, kind)] for file in (before, after))
-        assert ours == theirs
-
-
 def nodes_by_name(file):
     return {node.name: node for node in onnx.load(file).graph.node}
 

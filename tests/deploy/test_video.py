@@ -83,19 +83,6 @@ def test_a_video_that_is_cut_off_is_an_error_unless_only_its_last_second_is_miss
         assert capture.check() == ""
 
 
-@pytest.mark.parametrize(
-    "source, word",
-    [
-        ("rtsp://camera/1", "address"),
-        ("http://127.0.0.1:1/film.mp4", "address"),
-        ("7", "number of another one"),
-        ("film.mov", "ffmpeg"),
-    ],
-)
-def test_the_fix_of_a_source_that_cannot_be_opened_depends_on_its_kind(source, word):
-    assert word in video.fix_of(source)
-
-
 def test_files_that_cannot_be_opened_or_written_are_named(tmp_path):
     with refused(ValueError, f"source={tmp_path / 'no.mp4'}"):
         video.Video(str(tmp_path / "no.mp4"))
@@ -113,12 +100,3 @@ def test_windows_fit_the_screen_and_q_or_escape_ends(monkeypatch):
         monkeypatch.setattr(cv2, "waitKey", lambda _, key=key: key)
         assert video.show(np.zeros((2560, 1280, 3), np.uint8), 1) is continues
     assert shown[0] == (1280, 640, 3)
-
-
-def test_a_missing_screen_is_reported_with_the_constant(monkeypatch):
-    def fail(*_):
-        raise cv2.error("no screen")
-
-    monkeypatch.setattr(cv2, "imshow", fail)
-    with refused(ValueError, "show=true"):
-        video.show(np.zeros((5, 5, 3), np.uint8), 1)

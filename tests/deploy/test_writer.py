@@ -9,9 +9,8 @@ from detections import CLASSES, collect, result
 from refused import refused, told
 
 from datasets.formats.read import ReadOptions, read
-from deploy.detector import Result
 from deploy.label_files import LabelFiles
-from deploy.writer import DetectionsFile, Results
+from deploy.writer import DetectionsFile, Results, folder_name
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -33,25 +32,6 @@ def test_crops_hold_the_pixels_of_their_boxes(tmp_path):
     assert (crop == image[20:51, 10:30]).all()
     assert len(list((tmp_path / "out/crops").rglob("*.png"))) == 2  # the box outside has no pixels; a/b is one folder
     assert (tmp_path / "out/crops/a_b/x/pic.png_2.png").exists()
-
-
-def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder(tmp_path):
-    (tmp_path / "out").mkdir()
-    results = Results(lambda: tmp_path / "out", ("..", "dr."), (1, 2), crops=True)
-    image = np.zeros((20, 20, 3), np.uint8)
-    one = Result(np.array([[1, 1, 9, 9]] * 2), np.array([0.9, 0.8]), np.array([0, 1]), ("..", "dr."))
-    results.add(image, one, "a.png", "a.png")
-    crops = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
-    assert crops == ["out/crops/_/a.png_1.png", "out/crops/dr/a.png_2.png"]
-
-
-def test_frames_are_numbered(tmp_path):
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), crops=True)
-    for frame in range(2):
-        results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]], [0]), "v.mp4", "v.mp4", frame)
-    results.finish()
-    assert [e["frame"] for e in json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))] == [0, 1]
-    assert {p.name for p in (tmp_path / "crops/红细胞").iterdir()} == {"v.mp4_000000_1.png", "v.mp4_000001_1.png"}
 
 
 def test_the_json_is_complete_after_every_image_for_a_process_that_is_killed(tmp_path):
@@ -138,17 +118,6 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
     assert data.labels.tolist() == [1, 1, 1]
 
 
-def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
-    """In the folder of the images, they would be background images without a label file."""
-    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
-    for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
-        results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
-    results.finish()
-    assert [path.name for path in (tmp_path / "images").iterdir()] == ["v.mp4_000000.jpg"]
-    assert (tmp_path / "labels/v.mp4_000000.txt").read_text() == "" and (tmp_path / "labels/data.yaml").exists()
-
-
 def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
     results = Results(lambda: tmp_path, CLASSES, (7, 90))
     image = np.zeros((40, 60, 3), np.uint8)
@@ -169,3 +138,7 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
     rows = np.loadtxt(tmp_path / "tracks/sub/v.mp4.txt", delimiter=",")
     assert rows[:, :2].tolist() == [[11, 3], [21, 4], [21, 3]]  # frames from 1 on, tracks
     assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
+
+
+def test_the_folder_of_a_class_is_inside_the_output_folder():
+    assert [folder_name(name) for name in ("..", "../a", "dr.", "C:\\x")] == ["_", "_a", "dr", "C__x"]
