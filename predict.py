@@ -99,15 +99,11 @@ def main(cfg: Config) -> Path | None:
         return None
 
     # ---- the results
-    labels = None
-    if cfg.labels:
-        model = "/".join(detector.path.parts[-2:])
-        labels = LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
+    labels = label_files(cfg, detector, sources)
     if not cfg.overwrite:
         require_replaceable_files(cfg.output, sources, labels, cfg.save)
-    results = Results(
-        partial(open_output, cfg.output), detector.classes, category_ids(detector.classes), cfg.crops, labels
-    )
+    ids = category_ids(detector.classes)
+    results = Results(partial(open_output, cfg.output), detector.classes, ids, cfg.crops, labels)
     predictor = Predictor(detector, results, cfg.show, cfg.save, cfg.every, cfg.track)
     try:
         predictor.predict(sources)
@@ -128,6 +124,14 @@ def description(detector: Detector, confidence: float | str | None) -> str:
     if not isinstance(confidence, float):
         lines.append(threshold_text(detector.loaded, detector.confidence))
     return "\n".join(lines)
+
+
+def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles | None:
+    """Returns what writes the annotations of the sources; None without labels=."""
+    if cfg.labels is None:
+        return None
+    model = "/".join(detector.path.parts[-2:])
+    return LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
 
 
 def category_ids(classes: Sequence[str]) -> Sequence[int]:

@@ -14,7 +14,7 @@ from utils.config import is_weights
 from utils.file_checks import fitting
 from utils.remote import is_address
 from utils.remote_cache import local_file
-from utils.text import check_class_names
+from utils.text import brief, check_class_names
 from utils.value_range import ValueRange
 
 OFFICIAL = ("coco", "objects365")  # weights to download
@@ -89,11 +89,8 @@ def load(
         loaded = _load_checkpoint(path)
     check_class_names(loaded.classes, str(path))
     if model not in (None, loaded.name) or (classes is not None and tuple(classes) != loaded.classes):
-        some = ", ".join(loaded.classes[:5])
-        if len(loaded.classes) > 5:
-            some += ", ..."
         raise ValueError(
-            f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=; "
+            f"{path} is a {loaded.name} with the classes {brief(', '.join(loaded.classes))}: leave out model= and classes=; "
             f"only= of predict.py detects some of the classes"
         )
     return loaded._replace(note=note, image_size=nets.check_size(image_size or loaded.image_size))

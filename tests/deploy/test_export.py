@@ -32,7 +32,6 @@ from utils.config import ConfigError
 
 MOVING = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # operators that only move numbers
 SMALLEST = ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"]
-LARGER = ["yolox_s", "yolov9_c"]  # plain instead of depthwise convolutions; other down-sampling
 
 
 def run(weights, **changes):
@@ -145,12 +144,6 @@ def test_a_model_whose_scores_are_nearly_equal_passes_the_comparison(tmp_path, c
     checkpoint.save(path, contents)
     run(path, **options)  # raises if a detection has no partner
     assert re.search(r"[1-9][\d,]* detections", capsys.readouterr().out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGER)
-def test_larger_models_pass_the_comparison(tmp_path, name):
-    run(lively_checkpoint(tmp_path / "best.pt", name))
 
 
 @pytest.mark.slow

@@ -68,15 +68,6 @@ def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outp
         assert found.boxes.min() < -1 and len(found.boxes) >= len(ours.boxes)
 
 
-def test_no_more_detections_than_wanted(file):
-    inputs, transforms = Detector(file).prepare([demo.draw_image(0)[0]])
-    all_of_them, some = (
-        OnnxModel(file).detections(inputs, (64, 96), transforms, confidence=0.1, max_detections=most)[0]
-        for most in (300, 7)
-    )
-    assert len(all_of_them.scores) > 7 and torch.equal(all_of_them.scores[:7], some.scores)
-
-
 def test_each_head_of_a_file_has_its_own_limit_and_classes(tmp_path):
     """As in the model with added classes that was exported."""
     model, *fresh = (lively(nets.build("tiny_n", count), (64, 96)) for count in (3, 2, 1))

@@ -1,7 +1,6 @@
 """Result: its arrays, rows and drawing belong together, and the image is there without holding it in memory."""
 
 import gc
-import sys
 import weakref
 
 import cv2
@@ -107,9 +106,3 @@ def test_supervision_gets_equal_boxes_scores_and_class_ids():
         np.testing.assert_array_equal(found.confidence, result.scores)
         np.testing.assert_array_equal(found.class_id, result.labels)
         assert tuple(found.data["class_name"]) == result.names
-
-
-def test_without_supervision_the_error_names_the_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "supervision", None)
-    with refused(ImportError, "pip install supervision"):
-        three().to_supervision()

@@ -176,27 +176,22 @@ class Perfect(torch.nn.Module):
 
 
 def test_rectangles_of_a_painted_image_are_found_at_their_places():
-    """Cutting, letterboxing and mapping back, for a batch of three images of which one has no tiles."""
-    tiles, sizes, painted = Tiles(100, 0.4), [(330, 250), (90, 60), (70, 310)], []
-    for seed, size in enumerate(sizes):
+    """Cutting, letterboxing and mapping back, for three images of which one has no tiles."""
+    tiles = Tiles(100, 0.4)
+    for seed, size in enumerate([(330, 250), (90, 60), (70, 310)]):
         image = np.full((*size[::-1], 3), GRAY, np.uint8)
         objects = separate(np.random.default_rng(seed), 40, size, (30, 30)).round().astype(int)
         for number, (x1, y1, x2, y2) in enumerate(objects.tolist()):
             image[y1:y2, x1:x2] = COLORS[number % 4]
-        painted.append((image, objects))
-    crops = [part for image, _ in painted for part in cut(image, tiles.windows(*image.shape[1::-1]))]
-    fitted = [letterbox(crop, (192, 192), "center") for crop in crops]
-    inputs = torch.from_numpy(np.stack([image for image, _ in fitted])).permute(0, 3, 1, 2)
-    transforms = torch.tensor([transform for _, transform in fitted])
-    found = TiledModel(Perfect(), tiles, 3).detections(
-        inputs, (192, 192), transforms, confidence=0.1, nms_iou=0.5, max_detections=300
-    )
-    found = [one for one in found if len(one.scores)]
-    assert len(found) == 3 and len(crops) > 20
-    for one, (_, objects) in zip(found, painted, strict=True):
-        pairs = np.abs(one.boxes.numpy()[:, None] - objects[None]).max(2) < 2.5
-        assert pairs.sum(0).tolist() == [1] * len(objects) and len(one.scores) == len(objects)
-        assert (pairs.argmax(1) % 4 == one.labels.numpy()).all()
+        fitted = [letterbox(crop, (192, 192), "center") for crop in cut(image, tiles.windows(*size))]
+        inputs = torch.from_numpy(np.stack([pixels for pixels, _ in fitted])).permute(0, 3, 1, 2)
+        transforms = torch.tensor([transform for _, transform in fitted])
+        limits = {"confidence": 0.1, "nms_iou": 0.5, "max_detections": 300}
+        found, *others = TiledModel(Perfect(), tiles, 3).detections(inputs, (192, 192), transforms, **limits)
+        assert len(others) == len(fitted) - 1 and not any(len(window.scores) for window in others)
+        pairs = np.abs(found.boxes.numpy()[:, None] - objects[None]).max(2) < 2.5
+        assert pairs.sum(0).tolist() == [1] * len(objects) and len(found.scores) == len(objects)
+        assert (pairs.argmax(1) % 4 == found.labels.numpy()).all()
 
 
 def test_images_that_fit_are_detected_exactly_as_without_tiles(weights):
