@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from datasets import demo
-from datasets.formats import annotation_file, read
-from datasets.formats.annotation_file import DataError
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import options_of
 from datasets.store import evenly_spaced
 from deploy import calibration, load
 from deploy.agreement import Agreement, Limits, Tolerance, compare
@@ -92,7 +94,7 @@ def main(cfg: Config) -> Path:
         raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
-    classes = annotation_file.read_classes(cfg.classes) if cfg.classes else None
+    classes = read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
     if loaded.note:
         print(loaded.note)
@@ -172,7 +174,7 @@ def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[lis
     config = loaded.config
     if config.get("val"):
         try:
-            data = read.read(config["val"], "val", read.options_of(config, loaded.classes))
+            data = read.read(config["val"], "val", options_of(config, loaded.classes))
             if len(data) == 0:
                 raise DataError(f"{config['val']}: no images")
             paths = [data.path(i) for i in range(len(data))]

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.formats.annotation_file import read_classes
-from datasets.formats.read import options_of, read
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import options_of
+from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy import video
 from deploy.detector import Detector, Result

@@ -22,8 +22,9 @@ import numpy as np
 from benchmarks.own_process import in_own_process
 from benchmarks.s3_server import S3Server
 from benchmarks.table import add_row
+from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.loader import TrainSampler, build_loader
 from datasets.transforms import Augment
@@ -100,7 +101,7 @@ def served(folder: str, cfg: Config) -> Iterator[dict[str, str]]:
 
 def loader_of(source: str, batch_size: int) -> Any:
     """Returns the loader of a data set, which was read and scanned."""
-    data, _ = prepare(read(source, "train"), ReadOptions())
+    data, _ = check_images(read(source, "train"), ReadOptions())
     dataset = DetectionDataset(data, "corner", Augment.of(0.5, 0, 0.5, 0, 0, (0.5, 1.5), (5, 30, 30)))
     return build_loader(dataset, TrainSampler(len(data), batch_size, (96, 96), 0), 0)
 

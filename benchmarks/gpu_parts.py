@@ -24,7 +24,7 @@ from benchmarks.small_data import write_task
 from datasets import demo
 from datasets.dataset import DetectionDataset
 from datasets.flips import default_flip
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.loader import TrainSampler
 from datasets.sources import read_train_and_val
 from datasets.transforms import Augment

@@ -64,14 +64,15 @@ def lay_out(cfg: Config, folder: Path) -> None:
     """Writes the data set: `copies` links to every image in images/, boxes in labels/ (YOLO) and in train.txt."""
     import numpy as np
 
+    from datasets.check_images import check_images
     from datasets.formats.annotation_file import annotation_line
-    from datasets.formats.finish import ReadOptions, prepare
+    from datasets.formats.options import ReadOptions
     from datasets.formats.read import read
     from datasets.scan import clipped_boxes
     from utils.boxes import xyxy_to_cxcywh
 
     source = next(Path(cfg.data).glob("instances_*.json"))
-    data, _ = prepare(
+    data, _ = check_images(
         read(str(source), "val", ReadOptions(image_root=f"{cfg.data}/images", bad_boxes="drop")),
         ReadOptions(bad_boxes="drop"),
     )
@@ -95,12 +96,12 @@ def lay_out(cfg: Config, folder: Path) -> None:
 def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, Callable]:
     """Returns sample(position) and collate. With memory="cached" all images are decoded in advance."""
     from datasets.cache import ImageCache
+    from datasets.check_images import check_images
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
-    from datasets.formats.finish import prepare
     from datasets.formats.read import read
     from datasets.mosaic import Augment
 
-    data, _ = prepare(read(str(folder / "train.txt"), "train"))
+    data, _ = check_images(read(str(folder / "train.txt"), "train"))
     files, kept = {"cached": (64e9, None), "buffer": (0.0, None), "uncached": (0.0, 0.0)}[memory]
     found = DetectionDataset(data, "corner", Augment(**RECIPES[recipe]), seed=SEED, cache=ImageCache(files, kept))
     if memory == "cached":
@@ -206,14 +207,14 @@ def two_workers(cfg: Config) -> None:
     import torch
 
     from datasets.cache import ImageCache
+    from datasets.check_images import check_images
     from datasets.dataset import DetectionDataset
-    from datasets.formats.finish import prepare
     from datasets.formats.read import read
     from datasets.loader import TrainSampler, build_loader
     from datasets.mosaic import Augment
 
     torch.set_num_threads(1)
-    data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))
+    data, _ = check_images(read(f"{cfg.data}/train.txt", "train"))
     found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, cache=ImageCache(64e9))
     sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16 images per step
     loaders = {n: build_loader(found, sampler, n) for n in (1, 2)}

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import RESULTS, machine
-from datasets.formats.finish import ReadOptions, finish, prepare
+from datasets.check_images import check_images
+from datasets.formats.labels import resolve_labels
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.formats.source import Source
 from datasets.scan import clipped_boxes
@@ -64,7 +66,7 @@ def mosaics_of(data: Annotations, count: int, grid: int) -> tuple[list[np.ndarra
                     box = x + x1, y + y1, x + min(x2, width), y + min(y2, height)
                     source.add_box(f"mosaic_{number}", *box, int(data.labels[row]), int(data.crowd[row]))
         images.append(canvas)
-    return images, finish(source, ReadOptions(bad_boxes="drop"), None)
+    return images, resolve_labels(source, ReadOptions(bad_boxes="drop"), None)
 
 
 def model_of(detector: Detector, confidence: float) -> Any:
@@ -199,7 +201,7 @@ def main(cfg: Config) -> None:
     """Writes benchmarks/results/tiles.md."""
     plain = Detector(cfg.checkpoint, **limits_of(cfg))
     source = cfg.data or plain.config["val"]
-    data, _ = prepare(read(source, "val", ReadOptions(classes=plain.classes, bad_boxes="drop")))
+    data, _ = check_images(read(source, "val", ReadOptions(classes=plain.classes, bad_boxes="drop")))
     images, large = mosaics_of(data, cfg.mosaics, cfg.grid)
     originals = [read_image(data.path(i)) for i in range(len(data))]
     text = "# Tiles for small objects\n"

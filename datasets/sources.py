@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets import demo
+from datasets.check_images import check_images, repeated_boxes
 from datasets.classes import merge_notes
 from datasets.errors import DataError, one_line
-from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
@@ -172,13 +173,13 @@ def read_splits(
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
-            data, notes = prepare(data, options)
+            data, notes = check_images(data, options)
             notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
             if error.rest is not None:  # the images of what could be read are checked too
                 try:
-                    prepare(error.rest, options)
+                    check_images(error.rest, options)
                 except DataError as more:
                     errors.append(more)
             continue

@@ -16,7 +16,7 @@ from utils.images import read_image
 from utils.text import amount, first_names
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
-MAX_HINTS = 2000  # classes among which the nearest name is looked for
+MAX_HINTS = 2000  # classes among which the nearest name is searched
 
 Classes = tuple[str, ...] | None  # class names; None: the classes of the data
 Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits
@@ -142,13 +142,13 @@ class Annotations:
         return self.boxes[rows], self.labels[rows], self.crowd[rows]
 
     def annotated_mask(self) -> np.ndarray:
-        """Returns which classes were looked for in each image, bool [N, C]."""
+        """Returns which classes are annotated in each image, bool [N, C]."""
         if self.annotated is None:
             return np.ones((len(self), len(self.classes)), bool)
         return np.unpackbits(self.annotated, axis=1, count=len(self.classes)).astype(bool)
 
     def verified_negatives(self) -> np.ndarray:
-        """Returns which classes were looked for in each image, and have no box in it, bool [N, C]."""
+        """Returns which classes are annotated in each image, but have no box in it, bool [N, C]."""
         absent = self.annotated_mask()
         absent[self.image_of_boxes(), self.labels] = False
         return absent
@@ -159,11 +159,11 @@ class Annotations:
         return self.annotated is not None or self.is_ignored is not None
 
     def with_annotated(self, annotated_mask: np.ndarray) -> "Annotations":
-        """Returns the same images with the classes that were looked for in each of them, bool [N, C]."""
+        """Returns the same images with the annotated classes of each, bool [N, C]."""
         return replace(self, annotated=None if annotated_mask.all() else np.packbits(annotated_mask, axis=1))
 
     def ignore_regions_of(self, index: int) -> IgnoreRegions | None:
-        """Returns what is not known about an image, in its pixels: classes not looked for, and open regions."""
+        """Returns the ignore regions of an image, in its pixels: of its classes that are not annotated, and its own."""
         parts = []
         if self.annotated is not None:
             missing = ~np.unpackbits(self.annotated[index], count=len(self.classes)).astype(bool)

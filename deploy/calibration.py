@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import read as formats
-from datasets.formats.finish import prepare
+from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
 from deploy.load import Loaded
@@ -34,11 +35,11 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
     found = {}
     for part, source in sources.items():
         own = config if source == config.get(part) else {**config, "image_root": None}
-        found[part] = formats.read(source, part, formats.options_of(own, loaded.classes))
+        found[part] = formats.read(source, part, options_of(own, loaded.classes))
         if not len(found[part].boxes):
             raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
-    options = formats.options_of(config, loaded.classes)
-    data, notes = prepare(found["val"], options)
+    options = options_of(config, loaded.classes)
+    data, notes = check_images(found["val"], options)
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(f"note: {note}")

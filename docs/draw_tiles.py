@@ -6,7 +6,8 @@ import cv2
 import numpy as np
 
 from benchmarks.tiles import mosaics_of
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from deploy.detector import Detector
 from deploy.result import Result
@@ -45,7 +46,7 @@ def main(checkpoint: str | Path, bccd: Path, output: Path) -> None:
     """Writes the drawing: a grid of validation images of BCCD as one large image."""
     plain, tiled = Detector(checkpoint), Detector(checkpoint, tile=TILE, class_agnostic=True)
     options = ReadOptions(classes=plain.classes, bad_boxes="drop")
-    data, _ = prepare(read(str(bccd / "ImageSets/Main/val.txt"), "val", options))
+    data, _ = check_images(read(str(bccd / "ImageSets/Main/val.txt"), "val", options))
     (image,), truth = mosaics_of(data, 1, GRID)
     labeled = np.bincount(truth.labels, minlength=len(plain.classes)).tolist()
     parts = []

@@ -16,7 +16,7 @@ from lively import tiny_checkpoint
 
 import evaluate
 import predict
-from datasets.formats.finish import prepare
+from datasets.check_images import check_images
 from datasets.formats.read import read
 from deploy.detector import Detector
 from tools import check
@@ -141,7 +141,7 @@ def test_a_web_server_may_list_its_folders_or_not(demo_images, tmp_path, lists):
     (own / "classes.txt").write_text("cat\n")
     for folder in (demo_images, own):
         with served(functools.partial(Handler, directory=str(folder))) as address:
-            data, _ = prepare(read(f"{address}/train.txt", "all"))
+            data, _ = check_images(read(f"{address}/train.txt", "all"))
             if lists:
                 assert remote.storage_of(address).folder(address).keys() == set(files_under(folder))
-        assert data.image_digest() == prepare(read(folder / "train.txt", "all"))[0].image_digest()
+        assert data.image_digest() == check_images(read(folder / "train.txt", "all"))[0].image_digest()

@@ -11,7 +11,9 @@ from files import paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, finish, read
+from datasets.formats.labels import resolve_labels
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from datasets.formats.source import Source
 from tools.convert import convert
 from utils.files import files_under
@@ -90,7 +92,7 @@ def test_names_and_boxes_of_unknown_classes_take_linear_time():
     for label in range(3000):
         source.add_box("a.txt:1", 1, 2, 3, 4, label)
     with refused(DataError, "3000", "a.txt:1", "20000"):
-        finish(source, ReadOptions(), tuple(f"other number {i}" for i in range(20_000)))
+        resolve_labels(source, ReadOptions(), tuple(f"other number {i}" for i in range(20_000)))
 
 
 def test_selecting_many_classes_takes_linear_time(tmp_path):

@@ -13,7 +13,7 @@ from benchmarks import small_data
 from benchmarks.own_process import in_own_process
 from benchmarks.small_data import DATA, STAGES, Config, DataSet, LinearSchedule, Recipe, Run
 from benchmarks.table import RESULTS, read_rows
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
 from engine.schedule import Plan, Schedule
 from utils.config import ConfigError

@@ -21,7 +21,7 @@ from typing import Any
 
 from datasets.box_sizes import Size
 from datasets.errors import DataError
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, check

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets.box_sizes import Size, advice, sides_at
+from datasets.check_images import check_images
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.flips import mirrored_classes
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.groups import frames_in_both
 from datasets.scan import Scan, clipped_boxes, scan
@@ -156,7 +157,7 @@ def _problems(error: DataError) -> list[str]:
     """Returns the message of an error, and the message about the images of what could be read, as train.py prints both."""
     try:
         if error.rest is not None:
-            prepare(error.rest, ReadOptions(bad_boxes="drop"))
+            check_images(error.rest, ReadOptions(bad_boxes="drop"))
     except DataError as more:
         return [str(error), str(more)]
     return [str(error)]
@@ -170,10 +171,10 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
-        good, notes = prepare(found, ReadOptions(bad_boxes="drop"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop"))
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
-        good, notes = prepare(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
     groups = similar_groups(good.digests, good.hashes)
     boxes, rows = _boxes(good, size, groups)
     if part != "train":

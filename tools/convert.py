@@ -21,11 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from datasets import split
+from datasets.check_images import check_images
 from datasets.errors import DataError, raise_any
-from datasets.formats.annotation_file import class_text, read_classes
+from datasets.formats.class_names import class_text, read_classes
 from datasets.formats.file import CLASS_FILES
-from datasets.formats.finish import prepare
-from datasets.formats.read import SPLITS, read, read_options
+from datasets.formats.options import read_options
+from datasets.formats.read import SPLITS, read
 from datasets.store import Annotations
 from tools.tiles import cutter_of
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
@@ -88,7 +89,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         f"{source}: images that do not exist: {len(missing)} of {len(found)}; image_root= names their folder", missing
     )
     if to_json or cutter:
-        found, report = prepare(found, options)  # COCO JSON and tiles need the sizes of the images
+        found, report = check_images(found, options)  # COCO JSON and tiles need the sizes of the images
     outputs = _divide(found, goal, cfg) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:

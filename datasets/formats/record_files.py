@@ -8,8 +8,7 @@ from msgspec import Raw, Struct
 
 from datasets.errors import open_file
 from datasets.formats import image_paths
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import File, Folder
+from datasets.formats.file import File, Folder, text_lines
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, source_of
 from datasets.formats.records import (
     Datumaro,

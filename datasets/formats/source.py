@@ -29,8 +29,6 @@ class Source:
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
     format: str = ""  # of the label files in a folder, if the reader has another one: a list may name images of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
-    named_files: list[str] = field(default_factory=list)  # label files that are not read, but named in `notes`
-    listed: list[str] | None = None  # images in all splits of a data file, which decides what is read
     problems: list[str] = field(default_factory=list)  # with file and line
     notes: list[str] = field(default_factory=list)
     images: Strings = field(default_factory=Strings)  # [N] paths as written
@@ -44,9 +42,10 @@ class Source:
     labels: array = field(default_factory=lambda: array("d"))  # [K]
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
     areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
-    ignored_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are open regions in any case
-    # image -> labels looked for, besides those of its boxes
-    annotated: dict[int, list[int]] = field(default_factory=dict)
+    ignored_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are ignore regions in any case
+    annotated: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # image -> annotated labels, besides those of its boxes
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
     box_lines: array = field(default_factory=lambda: array("i"))  # [K] line of the box in its file; 0: none
 
@@ -87,7 +86,7 @@ class Source:
         area: float = math.nan,
         line: int = 0,
     ) -> None:
-        """Adds a box to the last image. It is checked when the source is finished. `line`: of the box, if it has a line."""
+        """Adds a box to the last image. `resolve_labels` checks it. `line`: of the box, if it has a line."""
         self.boxes.extend((x1, y1, x2, y2))
         self.labels.append(label)
         self.crowd.append(crowd)

@@ -60,16 +60,13 @@ def read_split(folder: Folder, files: Sequence[str], read: Callable[[File, Split
 
 
 def no_split_notes(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
-    """Returns a note about files that `select_split` leaves out for any split, if there are any, with their folders or names."""
+    """Returns a note about files that `select_split` leaves out for any split, if there are any."""
     splits = splits_of(files, by_name)
     lost = [file for file, name in zip(files, splits, strict=True) if name is None]
     if not split or not lost or not any(splits):
         return []
-    places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
-    there = ", ".join(map(one_line, places[:5]))
-    if len(places) > 5:
-        there += ", ..."
-    return [f"{source}: files that belong to no split, such as train or val, left out: {len(lost)} ({there})"]
+    text = f"{source}: files that belong to no split, such as train or val, left out: {len(lost)}"
+    return [one_line(f"{text}, for example {lost[0]}")]
 
 
 def add_notes(found: Source, source: object, files: Sequence[str], split: Split, by_name: bool = False) -> None:

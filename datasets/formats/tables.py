@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError, open_file, raise_any
-from datasets.formats.annotation_file import text_lines
 from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, SPLIT, Columns, columns_of, is_number
-from datasets.formats.file import File
+from datasets.formats.file import File, text_lines
 from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
 from datasets.formats.source import Source
 from datasets.formats.splits import SPLITS, add_splits, select_rows, split_of, word_split

@@ -13,22 +13,20 @@ from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassLists, find_lists
-from datasets.formats.file import CLASS_FILES, File, Folder, images_of, unread_notes
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, stem_of, text_lines, unread_image_notes
 from datasets.formats.key_points import MaybeBoxes
 from datasets.formats.named_boxes import points_box
 from datasets.formats.source import Source
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from utils.images import IMAGE_SUFFIXES
 from utils.text import amount, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether a text is a label file: its first line holds numbers, or it is in a folder named labels.
 
     Without an image of its name, it must begin with a label that can be read."""
@@ -39,7 +37,7 @@ def claims(file: File) -> bool:
     return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)
 
 
-def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
+def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     """Reads the images of a folder and their label files, which may be anywhere in it.
 
     A split is a folder of its name; without such folders all images belong to every split."""
@@ -47,7 +45,7 @@ def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     if folder.image_root and not there:
         raise DataError(f"image_root={folder.image_root}: there are no images: correct the path")
     images = select_split(path, there, folder.split)
-    notes = unread_notes(path, folder.files)
+    notes = unread_image_notes(path, folder.files)
     if not images:
         raise DataError(f"{path}: label files, but no images: {_fix_of_no_images(path)}" + "".join(notes))
     labels = folder.of_suffix(".txt")
@@ -56,16 +54,16 @@ def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     if folder.image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(path, label) for label in _own_labels(path, images, labels)]
         if folder.image_root and not any(map(os.path.exists, own)):
-            raise DataError(_none_fits(path, labels, folder.image_root, images))
+            label = next((label for label in labels if not is_named_otherwise(label)), "none")
+            what = f"no label file (such as {label}) has the name of an image in image_root={folder.image_root}"
+            fix = "correct image_root=, or give the label files the names of their images"
+            raise DataError(f"{path}: {what} (such as {images[0]}): {fix}")
         index = image_paths.Stems(labels)
         all_labels = {_nearest(path, image, index, []) for image in there} - {None}
     used = label_folders(paths, own)
     every = label_folders([os.path.join(folder.image_folder, image) for image in there])
     texts = {os.path.dirname(os.path.join(path, label)): set() for label in labels if not is_named_otherwise(label)}
-    lists = find_lists(path, texts | every | used, used, folder.files)
-    if lists:
-        notes += lists.notes(path)
-    found = read_images(str(path), paths, lists, notes, own)
+    found = read_images(str(path), paths, find_lists(path, texts | every | used, used), notes, own)
     found.label_files = [os.path.join(path, label) for label in all_labels]
     add_notes(found, path, there, folder.split)
     return [found]
@@ -76,13 +74,6 @@ def _fix_of_no_images(folder: Path) -> str:
     if (folder.parent / "images").is_dir():
         return f"give the folder above, {folder.parent}, which has {folder.parent / 'images'}, or image_root=FOLDER"
     return f"give image_root=FOLDER with the images, or copy them to {folder / 'images'}"
-
-
-def _none_fits(folder: Path, labels: Sequence[str], image_root: str, images: Sequence[str]) -> str:
-    """Returns the error of label files of which none has the name of one of the `images` in `image_root`."""
-    label = next((label for label in labels if not is_named_otherwise(label)), "none")
-    what = f"no label file (such as {label}) has the name of an image in image_root={image_root} (such as {images[0]})"
-    return f"{folder}: {what}: correct image_root=, or give the label files the names of their images"
 
 
 def usual_labels(files: Sequence[str]) -> set[str]:
@@ -158,12 +149,28 @@ def _label_places(image: str) -> list[str]:
     return [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".TXT")]
 
 
+def label_of(image: str, name: str, folders: Sequence[str]) -> str:
+    """Returns the label file of an image that a list calls `name`: near the image, or else in the folders of the list.
+
+    The images alone may be in image_root."""
+    label = label_file(image)
+    if os.path.exists(label) or not folders:
+        return label
+    there = [label_file(os.path.join(folder, name)) for folder in folders]
+    there.append(image_paths.locate(f"{os.path.splitext(name)[0]}.txt", folders))
+    return next(filter(os.path.exists, there), label)
+
+
 def has_label(image: str) -> bool:
-    """Returns whether an image has a label file: in labels/, or next to it, where other texts of that name may be."""
-    path = label_file(image)
-    if not os.path.exists(path) or os.path.dirname(path) != os.path.dirname(image):
-        return os.path.exists(path)
-    return is_label(path)
+    """Returns whether an image has a label file."""
+    return is_label_of(label_file(image), image)
+
+
+def is_label_of(label: str, image: str) -> bool:
+    """Returns whether a text is the label file of an image: in labels/, or next to it, where other texts of that name may be."""
+    if not os.path.exists(label) or os.path.dirname(label) != os.path.dirname(image):
+        return os.path.exists(label)
+    return is_label(label)
 
 
 def is_label(path: str | Path, least: int = 0) -> bool:
@@ -202,9 +209,8 @@ def read_images(
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += [*notes, *_backgrounds(source, images, known)]
-    _name_unpaired(found, images, labels)
-    found.notes += _shared(source, images, labels, known)
+    found.notes += [*notes, *(lists.notes(source) if lists else ()), *_backgrounds(source, images, known)]
+    found.notes += [*_unpaired(source, images, labels), *_shared(source, images, labels, known)]
     found.problems += _contradictions(images, labels, known)
     maybe_boxes = MaybeBoxes()
     for image, path, exists in zip(images, labels, known, strict=True):
@@ -232,34 +238,23 @@ def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]
     return [text + one_line(image) for image in alone[:1]]
 
 
-def _name_unpaired(source: Source, images: list[str], labels: list[str]) -> None:
-    """Adds notes about label files in the folders of `labels` that have no image there, or another suffix, to `source`."""
-    folders, used = defaultdict(set), {*labels, source.path}  # a list may be next to the label files
+def _unpaired(source: str, images: list[str], labels: list[str]) -> list[str]:
+    """Returns a note about label files in the folders of `labels` that belong to no image there."""
+    folders, used = defaultdict(set), {*labels, source}  # a list may be next to the label files
     for image, label in zip(images, labels, strict=True):
         folders[os.path.dirname(label)].add(os.path.dirname(image))
-    lost, others = [], []
+    lost = []
     for place, image_folders in folders.items():
-        there = [name for folder in image_folders for name in _listing(folder)]
-        stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(IMAGE_SUFFIXES)}
-        names = _listing(place)
-        every = set(names)
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            path = os.path.join(place, name)
-            if suffix.lower() != ".txt" or path in used or stem.lower() in NOT_LABELS:
-                continue
-            if stem not in stems:
+        stems = {stem_of(name) for folder in image_folders for name in images_of(_listing(folder))}
+        for name in _listing(place):
+            stem, path = os.path.splitext(name)[0], os.path.join(place, name)
+            is_other = path not in used and not (stem in stems and name == f"{stem}.txt")
+            if name.lower().endswith(".txt") and is_other and not is_named_otherwise(name):
                 lost.append(path)
-            elif suffix != ".txt" and (suffix != ".TXT" or f"{stem}.txt" in every):
-                others.append(path)
-    if lost:
-        count = f"label files without an image, left out: {len(lost)}"
-        source.notes.append(f"{source.path}: {count}, for example {one_line(lost[0])}")
-    if others:
-        count = f"label files with another suffix than .txt, left out: {len(others)}"
-        fix = "add their boxes to the .txt file of the same name"
-        source.notes.append(f"{source.path}: {count}, for example {one_line(others[0])}: {fix}")
-    source.named_files += [*lost, *others]
+    text = (
+        f"{source}: label files without an image, or with another suffix than .txt, left out: {len(lost)}, for example "
+    )
+    return [text + one_line(path) for path in lost[:1]]
 
 
 def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
@@ -323,10 +318,9 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
-        fix = (
-            "divide by its width and height"
-            + "; of a box with key points or a track, keep class x y width height" * (len(values) > 4)
-        )
+        fix = "divide by its width and height"
+        if len(values) > 4:
+            fix += "; of a box with key points or a track, keep class x y width height"
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:
         x, y, w, h = *values[:2], abs(values[2]), abs(values[3])

@@ -18,7 +18,8 @@ import train
 from datasets import demo, sources
 from datasets.classes import merge_notes
 from datasets.errors import DataError
-from datasets.formats.read import options_of, read, read_options
+from datasets.formats.options import options_of, read_options
+from datasets.formats.read import read
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
 from metrics.coco import COCO_METRICS, coco_metrics

@@ -15,7 +15,7 @@ import small
 from buckets import Faulty, upload
 
 import train
-from datasets.formats.finish import prepare
+from datasets.check_images import check_images
 from datasets.formats.read import read
 from engine import resume, run_store
 from engine.run_folder import create
@@ -81,9 +81,9 @@ def test_a_fraction_of_images_in_a_bucket_is_validated_on_another_computer(demo_
     folder, _ = run_once(cfg, tmp_path)
     val = checkpoint.load(folder / "last.pt")["config"]["val"]
     assert val == f"{RUNS}/{folder.name}/val.txt"
-    before = prepare(read(val, "all"))[0]
+    before = check_images(read(val, "all"))[0]
     shutil.rmtree(tmp_path / "cache")
-    assert prepare(read(val, "all"))[0].image_digest() == before.image_digest() and len(before)
+    assert check_images(read(val, "all"))[0].image_digest() == before.image_digest() and len(before)
 
 
 def test_a_new_run_gets_the_next_number(demo_images, tmp_path):

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer

@@ -12,7 +12,8 @@ from files import read_annotation_file
 from PIL import Image, ImageOps
 
 from datasets.cache import ImageCache
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions
 from datasets.scan import scan
 from utils.images import ImageError, decode_with_limits, read_bytes, read_image, read_reduced
 from utils.jpeg import is_cut_off
@@ -150,17 +151,17 @@ def run(folder: Path) -> None:
         check_intact(path, bool(first.problems))
     if not first.problems:
         check_readings(path, tuple(first.sizes[0]), whole=True)
-        prepare(found, ReadOptions(bad_boxes="drop"))
+        check_images(found, ReadOptions(bad_boxes="drop"))
         return
     if first.repairable:
         cut_off = is_cut_off(Path(path).read_bytes())
         check_readings(
             path, tuple(first.sizes[0]), whole=not cut_off
         )  # the prediction reads what is damaged in the middle
-        good, notes = prepare(found, ReadOptions(bad_boxes="drop", bad_images="repair"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images="repair"))
         if len(good) != 1 or not any("used: 1" in note for note in notes):
             raise Failure("wrong", f"a repaired image is not counted: {notes}")
-    prepare(found, ReadOptions(bad_boxes="drop"))
+    check_images(found, ReadOptions(bad_boxes="drop"))
     raise Failure("wrong", f"training takes an image with a problem: {first.problems}")
 
 

@@ -13,7 +13,8 @@ import export
 import predict
 import train
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from tools import check as tools_check
 from tools import convert as tools_convert
 from utils.config import check, override, show

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.formats.columns import NAMES
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from datasets.formats.annotation_file import read_classes
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from utils.text import class_name_problem
 
 from . import mutate

@@ -13,7 +13,8 @@ from refused import refused, told
 import nets
 import predict
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy.detector import Detector
 from report import heatmap
 from report.heatmap import MAX, HeatMaps, nearest, overlay, spread

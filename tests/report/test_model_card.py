@@ -14,7 +14,7 @@ from small import config, train_quietly
 
 import nets
 import train
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
 from report import model_card
 from utils.checkpoint import load

@@ -11,8 +11,8 @@ from PIL import Image
 from refused import mentions, refused, told
 
 from datasets.box_sizes import advice
-from datasets.formats.annotation_file import DataError
-from datasets.formats.read import ReadOptions
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.sources import DEMO, read_train_and_val
 from tools.check import check, main, text_of
 from tools.check_page import contact_page

@@ -16,9 +16,10 @@ from files import paint, text
 from refused import refused
 
 import train
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import prepare
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from utils import mirror, remote
 from utils.config import check
 from utils.images import read_bytes
@@ -68,7 +69,7 @@ def lines(folder: Path) -> Path:
 def assert_same(address, folder, split="all"):
     """Asserts that an address has the same data as a folder or a file, and the same bytes in its images."""
     options = ReadOptions(bad_boxes="drop")
-    ours, theirs = (prepare(read(source, split, options), options)[0] for source in (address, folder))
+    ours, theirs = (check_images(read(source, split, options), options)[0] for source in (address, folder))
     assert ours.digest() == theirs.digest() and ours.image_digest() == theirs.image_digest()
     assert ours.classes == theirs.classes and len(ours) > 0
     for i in range(len(ours)):
@@ -104,8 +105,8 @@ def test_a_local_annotation_file_may_name_images_by_their_addresses(tmp_path):
     address = upload(folder, "faulty://bucket/set")
     text(tmp_path / "all.txt", (folder / "all.txt").read_text().replace("photos/", f"{address}/photos/"))
     text(tmp_path / "classes.txt", "cat\n")
-    found, _ = prepare(read(tmp_path / "all.txt", "all"))
-    assert found.image_digest() == prepare(read(folder / "all.txt", "all"))[0].image_digest()
+    found, _ = check_images(read(tmp_path / "all.txt", "all"))
+    assert found.image_digest() == check_images(read(folder / "all.txt", "all"))[0].image_digest()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_the_names_of_images_lead_to_buckets_only(tmp_path, name, monkeypatch):
     monkeypatch.setattr(mirror, "storage_of", lambda address: pytest.fail(address))
     text(tmp_path / "all.txt", f"{name} 1,2,9,9,0\n")
     with pytest.raises(DataError):
-        prepare(read(tmp_path / "all.txt", "all"))
+        check_images(read(tmp_path / "all.txt", "all"))
 
 
 def test_an_image_that_is_not_in_the_bucket_is_a_missing_image(tmp_path):
@@ -124,9 +125,9 @@ def test_an_image_that_is_not_in_the_bucket_is_a_missing_image(tmp_path):
     (folder / "photos" / "1 a.png").unlink()
     options = ReadOptions(bad_images="skip")
     found = read(upload(folder, "faulty://bucket/set") + "/all.txt", "all", options)
-    assert len(prepare(found, options)[0]) == 2
+    assert len(check_images(found, options)[0]) == 2
     with pytest.raises(DataError, match="faulty://bucket/set/photos/1 a.png"):
-        prepare(found, ReadOptions(bad_images="error"))
+        check_images(found, ReadOptions(bad_images="error"))
 
 
 def test_images_may_be_at_another_address(tmp_path):
@@ -481,7 +482,7 @@ def test_errors_of_the_storage_end_the_reading_whatever_bad_images_says(unread):
     found, _ = unread
     Faulty.faults += [PermissionError("403 Forbidden")] * 9
     with pytest.raises(FetchError, match="faulty://bucket/set/photos/.*denied"):
-        prepare(found, ReadOptions(bad_images="skip"))
+        check_images(found, ReadOptions(bad_images="skip"))
 
 
 @pytest.mark.parametrize("address", ("faulty://wrong/set", "faulty://bucket/set/none.json", "faulty://bucket/none.tar"))

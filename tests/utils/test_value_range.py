@@ -14,8 +14,8 @@ import export
 import predict
 from datasets import demo
 from datasets.cache import ImageCache
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read_options
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions, read_options
 from datasets.scan import scan
 from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
@@ -129,7 +129,7 @@ def test_full_16_bit_files_keep_their_upper_eight_bits(tmp_path):
 def test_the_scan_finds_the_range_also_from_its_cache(tmp_path):
     file = data_set(tmp_path, [(10, 3000), (0, 2500)])
     for _ in range(2):
-        data, _ = prepare(read_annotation_file(file))
+        data, _ = check_images(read_annotation_file(file))
         assert data.value_range == TWELVE
         np.testing.assert_allclose(data.limits, [(10, 3000), (0, 2500)], atol=5)
         assert data.select([1]).limits.tolist() == data.limits[1:].tolist()
@@ -161,7 +161,7 @@ def test_8_bit_images_of_a_mixed_data_set_stay_as_they_are(tmp_path):
     eight = write(tmp_path / "b.png", np.full((64, 96, 3), 77, np.uint8))
     with open(file, "a", encoding="utf-8") as opened:
         opened.write("b.png 5,5,40,40,0\n")
-    data, _ = prepare(read_annotation_file(file))
+    data, _ = check_images(read_annotation_file(file))
     assert (
         data.value_range == TWELVE and np.array_equal(data.image(1), read_image(eight)) and data.image(0).max() == 249
     )
@@ -226,7 +226,7 @@ def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
 def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_path, capsys):
     folder, _ = trained
     detector = Detector(folder / "best.pt", device="cpu", confidence=0.01)
-    data, _ = prepare(read_annotation_file(str(deep / "val.txt")))
+    data, _ = check_images(read_annotation_file(str(deep / "val.txt")))
     path = data.path(0)
     assert np.array_equal(detector.read(path), data.image(0)) and data.image(0).max() > 200
     (of_file,), (of_array) = detector(path), detector(data.image(0))

@@ -8,8 +8,8 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.annotation_file import class_text, read_classes
-from datasets.formats.finish import ReadOptions
+from datasets.formats.class_names import class_text, read_classes
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")

@@ -12,10 +12,11 @@ import pytest
 from files import boxes, coco, text, voc
 from refused import mentions, refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from tools.convert import convert
@@ -34,7 +35,7 @@ def paint(path: Path) -> Path:
 
 def images(found: Annotations, root: Path) -> list[str]:
     """Paths of the images relative to `root`; each must be readable and have the one box of class cat."""
-    found, _ = prepare(found)
+    found, _ = check_images(found)
     assert np.allclose(found.boxes, [[1, 2, 9, 8]] * len(found)) and found.classes == ("cat",)
     assert len(found.boxes) == len(found)
     return [str(Path(found.path(i)).resolve().relative_to(root)) for i in range(len(found))]

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused import refused
 
-from datasets.formats.annotation_file import DataError, class_text, read_classes
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.errors import DataError
+from datasets.formats.class_names import class_text, read_classes
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 # ---- recognizing the format
@@ -235,7 +237,7 @@ def coco(**changes: Any) -> dict[str, Any]:
 def test_coco_ids_areas_and_crowd_are_kept(tmp_path: Path) -> None:
     """Category ids with gaps, and two images of the same name in different folders."""
     paint(tmp_path / "one" / "1.png"), paint(tmp_path / "two" / "1.png")
-    found, report = prepare(read(str(text(tmp_path / "x.json", coco())), "train"))
+    found, report = check_images(read(str(text(tmp_path / "x.json", coco())), "train"))
     assert found.classes == ("a", "m", "z") and found.category_ids.tolist() == [1, 3, 90] and report == []
     assert boxes(found) == [
         (str(tmp_path / "one/1.png"), [[0, 0, 10, 10]], ["m"], [True]),
@@ -261,7 +263,7 @@ def test_coco_images_are_searched_next_to_the_file_in_images_and_in_image_root(t
     assert [row[0] for row in boxes(found)] == [str(first), str(root)]
     second.unlink()
     with refused(DataError, "x.json", "two/1.png", "image_root"):
-        prepare(read(str(path), "train"))
+        check_images(read(str(path), "train"))
 
 
 def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
@@ -432,7 +434,7 @@ def test_voc_lists_select_images_and_difficult_objects_are_crowd(tmp_path: Path)
     last = [(str(root / "JPEGImages" / "图 1.jpg"), [[1, 2, 3, 4]], ["bird"], [False])]
     assert boxes(read(str(root), "val")) == boxes(read(str(root / "ImageSets/Main/test.txt"), "train")) == last
     assert len(read(str(root), "all")) == 3
-    prepare(found)
+    check_images(found)
     with refused(DataError, "a.1.xml: object 2", "'cat'", "(dog, bird)"):
         read(str(root), "train", ReadOptions(classes=("dog", "bird")))
 
@@ -494,7 +496,7 @@ def test_one_yolo_yaml_has_both_parts(tmp_path: Path, yaml: str) -> None:
     text(tmp_path / "set" / "train.txt", "./train/images/a 1.png\ntrain/images/b.png\n")
     path = yolo(tmp_path / "set", yaml)
     for part, source in (("train", path), ("val", path), ("train", str(tmp_path / "set"))):
-        found, _ = prepare(read(source, part))
+        found, _ = check_images(read(source, part))
         assert found.classes == ("cat", "dog")
         assert [Path(found.path(i)).resolve() for i in range(2)] == [
             tmp_path / "set" / part / "images" / "a 1.png",
@@ -564,8 +566,8 @@ def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
     text(tmp_path / "train" / "labels" / "b.txt", "0 .5 .5 .1 .1\n")
     found = read(path, "train")
     with refused(DataError, "a 1.txt", "a 1.png"):
-        prepare(found)
-    assert [row[2] for row in boxes(prepare(found, ReadOptions(bad_images="skip"))[0])] == [["cat"]]
+        check_images(found)
+    assert [row[2] for row in boxes(check_images(found, ReadOptions(bad_images="skip"))[0])] == [["cat"]]
 
 
 def test_yolo_without_label_files_is_an_error_with_an_example(tmp_path: Path) -> None:
@@ -611,7 +613,7 @@ def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
     labelme(tmp_path / "b.json", "moved.png")
     image = paint(tmp_path.parent / "images" / "a.png")
     paint(tmp_path / "b.png"), paint(tmp_path / "spare.png")
-    found, report = prepare(read(str(tmp_path), "train"))
+    found, report = check_images(read(str(tmp_path), "train"))
     assert Path(found.path(0)).resolve() == image.resolve() and found.path(1) == str(tmp_path / "b.png")
     assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
     assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]

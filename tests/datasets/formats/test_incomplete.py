@@ -8,9 +8,10 @@ import pytest
 from files import boxes, paint, text
 from refused import refused, told
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options, sets_of
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read, sets_of
 from datasets.sources import read_train_and_val
 from datasets.split import Division, train_and_val, write
 from utils.config import ConfigError
@@ -189,7 +190,7 @@ def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypat
 
 
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
-    data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
+    data, _ = check_images(read(f"{two_sets[0]},{two_sets[1]}", "train"))
     train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     by_name = dict(zip((data.path(i) for i in range(5)), masks(data), strict=True))
     for part in (train, val):
@@ -207,7 +208,7 @@ def test_the_areas_of_one_set_survive_a_split_also_if_another_one_is_first(two_s
     paint(tmp_path / "c" / "1.png", 77, 50)
     file = text(tmp_path / "c" / "train.txt", "1.png 1,2,9,9,0 2,2,8,8,1\n")
     text(tmp_path / "c" / "classes.txt", "dog\nelk\n")
-    data, _ = prepare(read(f"{file},{two_sets[1]}", "train"))
+    data, _ = check_images(read(f"{file},{two_sets[1]}", "train"))
     assert data.annotated is None
     parts = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     assert sorted(area for part in parts for area in part.areas) == [7, 7, 36, 56]
@@ -269,10 +270,10 @@ def test_lvis_tells_which_classes_were_looked_for(tmp_path):
 def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
     images = [{"neg_category_ids": [2], "not_exhaustive_category_ids": [1]}, {"neg_category_ids": []}, {}]
     file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0), (1, 1)], [(3, 1)], []], images)
-    data, _ = prepare(read(str(file), "train"))
+    data, _ = check_images(read(str(file), "train"))
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", {"train": data})
-    again, _ = prepare(read(str(tmp_path / "out" / "train.json"), "train"))
+    again, _ = check_images(read(str(tmp_path / "out" / "train.json"), "train"))
     assert masks(again) == masks(data) and boxes(again) == boxes(data)
     assert again.is_ignored.tolist() == data.is_ignored.tolist() and again.digest() == data.digest()
     contents = json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))
@@ -362,7 +363,7 @@ def test_an_open_region_does_not_tell_that_a_class_was_looked_for(tmp_path):
     """Written as COCO JSON and read again, the boxes of a region are boxes of its classes."""
     classes = {1: "cat", 2: "dog", 3: "ignore"}
     file = coco(tmp_path / "lvis.json", classes, [[(1, 0), (3, 0)], [(2, 0)]], [{"neg_category_ids": []}, {}])
-    data, _ = prepare(read(str(file), "train", read_options(ignore_regions="ignore")))
+    data, _ = check_images(read(str(file), "train", read_options(ignore_regions="ignore")))
     assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_ignored].tolist() == [0]
     write(tmp_path, {"train": data})
     assert masks(read(str(tmp_path / "train.json"), "train")) == masks(data)

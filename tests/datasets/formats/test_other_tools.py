@@ -12,10 +12,11 @@ import pytest
 from files import boxes, text
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.formats import NOT_READ, format_of
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 WIDTH, HEIGHT = 200, 100
@@ -83,7 +84,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path, tool: str) -> None:
     text(tmp_path / "labels.csv", lines(*filter(None, [header]), *each(form)))
     text(tmp_path / "classes.csv", "cat,0\ndog,1\n"), text(tmp_path / "sample_submission.csv", "id,PredictionString\n")
     text(tmp_path / "class-descriptions-boxable.csv", "/m/cat,cat\n/m/dog,dog\n")
-    found, notes = prepare(read(str(tmp_path), "train"))
+    found, notes = check_images(read(str(tmp_path), "train"))
     assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2, atol=0.26) and len(found) == 2
     if "cat" in found.classes:
         assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2
@@ -184,7 +185,7 @@ def test_json_of_many_tools_is_read(tmp_path: Path, tool: str) -> None:
     for name in ("a", "b"):
         paint(tmp_path / "images" / f"{name}.png")
     for source in (path, tmp_path):
-        found, notes = prepare(read(str(source), "train"))
+        found, notes = check_images(read(str(source), "train"))
         assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and found.classes == ("cat", "dog")
         assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2
         assert len(notes) == (tool in ("BDD100K", "Scalabel")) and all(
@@ -395,7 +396,7 @@ def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
     image = {"id": 1, "coco_url": "http://images.cocodataset.org/train2017/1.png", "width": WIDTH, "height": HEIGHT}
     annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": XYWH[0]}
     data = {"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "cat"}]}
-    found, _ = prepare(read(str(text(tmp_path / "lvis_v1_train.json", data)), "train"))
+    found, _ = check_images(read(str(text(tmp_path / "lvis_v1_train.json", data)), "train"))
     assert found.path(0) == str(tmp_path / "train2017" / "1.png")
 
 

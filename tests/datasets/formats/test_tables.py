@@ -6,10 +6,11 @@ import pytest
 from files import boxes, paint, text
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.classes import join
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read
 from datasets.sources import read_train_and_val
 from train import Config
 from utils.config import ConfigError
@@ -30,7 +31,7 @@ from utils.config import ConfigError
 def test_both_common_forms_are_read(tmp_path: Path, lines: str, place: str) -> None:
     path = text(tmp_path / "data" / "train_labels.csv", lines)
     images = [paint(tmp_path / "data" / place / name).resolve() for name in ("a.png", "b.png")]
-    found, _ = prepare(read(str(path), "train"))
+    found, _ = check_images(read(str(path), "train"))
     rows = boxes(found)
     assert [Path(row[0]).resolve() for row in rows] == images
     assert [row[1:3] for row in rows] == [([[1, 2, 3.5, 4], [1, 2, 9, 9]], ["cat", "dog"]), ([[5, 6, 7, 8]], ["dog"])]
@@ -267,7 +268,7 @@ SIZED = "image,width,height,class,x,y,{},{}\na.png,40,20,cat,2,3,10,12\na.png,40
 )
 def test_a_box_size_next_to_the_size_of_the_image_is_read(tmp_path: Path, names: str) -> None:
     paint(tmp_path / "a.png")  # 40 x 20
-    found, notes = prepare(read(str(text(tmp_path / "x.csv", SIZED.format(*names.split()))), "train"))
+    found, notes = check_images(read(str(text(tmp_path / "x.csv", SIZED.format(*names.split()))), "train"))
     assert found.boxes.tolist() == [[2, 3, 12, 15], [4, 1, 12, 7]] and not notes
     written = read(str(text(tmp_path / "y.csv", SIZED.format(*names.split()).replace("40,20", "41,21"))), "train")
     assert written.sizes.tolist() == [[21, 41]]  # width and height of the image
@@ -411,7 +412,7 @@ def test_a_box_outside_of_its_image_is_named_by_its_own_line(tmp_path: Path) -> 
     rows = ("a.png,1,2,9,9,cat", "a.png,2,2,8,8,cat", "b.png,1,2,9,9,cat", "a.png,900,2,990,9,cat")
     path = text(tmp_path / "x.csv", "\n".join(["filename,xmin,ymin,xmax,ymax,class", *rows, ""]))
     with refused(DataError, "x.csv:5", "900,2,990,9"):
-        prepare(read(str(path), "train"))
+        check_images(read(str(path), "train"))
 
 
 def test_the_line_of_a_box_survives_selection_and_joining(tmp_path: Path) -> None:

@@ -1,58 +1,32 @@
-"""Makes annotations of what a reader found. Here, and only here, the options of the user are applied.
-
-`finish` applies those that concern labels, `prepare` those that concern images, which it scans.
-"""
+"""Makes annotations of what a reader found: images are found, class names are resolved, and boxes become pixels."""
 
 import os
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 
 import numpy as np
 
-from datasets.errors import DataError, first_ten, note_dropped, raise_any
+from datasets.errors import DataError, note_dropped, raise_any
 from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
 from datasets.formats.image_paths import ImageFinder
+from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
-from datasets.scan import Scan, clipped_boxes, scan
+from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
-from utils.boxes import area
-from utils.text import amount, check_class_names, clean_name, first_names, printable
-from utils.value_range import choose
+from utils.text import check_class_names, clean_name, first_names, printable
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """What the user decides about data of any format."""
-
-    classes: Classes = None  # class names of the result, in their order; None: the classes of the data
-    select: bool = False  # boxes of other classes are left out with a note; otherwise they are an error
-    merge: str | None = None  # truck:car,van:car renames classes before `classes` counts
-    image_root: str | None = None  # folder of the images, if they are not near the annotations
-    bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
-    bad_images: str = "error"  # images that cannot be read: see datasets.scan
-    split_by: str | None = None  # images that val=.2 keeps together: see datasets.groups
-    known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
-    all_labeled: bool = False  # all classes were looked for in all images, whatever the data tell
-    ignore_regions: tuple[str, ...] = ()  # crowd: crowd regions are open; other words: classes, open for all others
-    is_one_of_sets: bool = False  # the classes are those of several sets: a set that names its classes keeps its own
-
-
-def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
+def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
     """Makes annotations of what a reader found: finds the images, scales boxes to pixels and checks them.
 
     `classes`: class names of the result (None: the classes of the source). A box of any other class is an error. Raises one
     DataError for all problems."""
-    is_unnamed = classes is None and (source.names is None or source.names_are_numbers)
     names, classes, notes = _class_names(source, classes)
-    if is_unnamed and options.is_one_of_sets and not options.all_labeled:
-        fix = "write its classes.txt, one name per line, or all_labeled=true if all classes were looked for in all sets"
-        raise DataError(
-            f"{source.path}: the classes of this set are numbers, so it is not known what was looked for: {fix}"
-        )
     if source.find_images:
-        notes += _find_images(source, options.image_root)
+        _find_images(source, options.image_root)
     starts = np.append(np.frombuffer(source.starts, np.int64), len(source.labels))
     sizes, boxes, is_known = _in_pixels(source, np.diff(starts))
     written = np.frombuffer(source.areas)
@@ -88,26 +62,33 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     found = _with_annotated_and_ignored(found, source, options, names)
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
-    try:
-        every = source.problems + problems
-        if every and options.bad_boxes == "error":
-            every += [*without_area, *like_fractions.values()]
-        raise_any(f"{source.path}: problems: {len(every)}", every)
-        dropped = note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
-        dropped += note_dropped(f"{source.path}: boxes below a pixel", list(like_fractions.values()), options.bad_boxes)
-    except DataError as error:
-        error.rest = found.select([i for i in range(len(found)) if found.names[i]])
-        raise
+    bad_boxes = {"boxes without area": without_area, "boxes below a pixel": list(like_fractions.values())}
+    dropped = _raise_problems(found, source.problems + problems, bad_boxes, options.bad_boxes)
     if source.check:
         source.check(found)
     notes += percent_note(source, found)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
 
 
+def _raise_problems(
+    found: Annotations, problems: list[str], bad_boxes: Mapping[str, list[str]], option: str
+) -> list[str]:
+    """Returns notes about the boxes that bad_boxes=drop leaves out. Raises DataError with all problems, and with the rest."""
+    try:
+        if problems and option == "error":
+            problems = [*problems, *(problem for several in bad_boxes.values() for problem in several)]
+        raise_any(f"{found.source}: problems: {len(problems)}", problems)
+        notes = [note_dropped(f"{found.source}: {kind}", several, option) for kind, several in bad_boxes.items()]
+    except DataError as error:
+        error.rest = found.select([i for i in range(len(found)) if found.names[i]])
+        raise
+    return [note for several in notes for note in several]
+
+
 def _with_annotated_and_ignored(
     found: Annotations, source: Source, options: ReadOptions, names: Classes
 ) -> Annotations:
-    """Returns the annotations with open regions and the classes that were looked for. `names`: class names by label."""
+    """Returns the annotations with their ignore regions and annotated classes. `names`: class names by label."""
     is_ignored = np.zeros(len(found.labels), bool)
     is_ignored[list(source.ignored_rows)] = True
     if "crowd" in options.ignore_regions:
@@ -151,17 +132,17 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
     return names, classes, notes
 
 
-def _category_ids(source: Source, names: Classes, classes: tuple[str, ...]) -> np.ndarray:
+def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:
     """Returns the id of each class in `classes`: its id in the data, or one after the largest; 0, 1, ... for data without ids."""
-    if source.category_ids is None:
+    if source.category_ids is None or names is None:
         return np.arange(len(classes), dtype=np.int64)
     ids = dict(zip(names, source.category_ids, strict=True))
     new_ids = count(max(source.category_ids, default=0) + 1)
     return np.array([ids[name] if name in ids else next(new_ids) for name in classes], np.int64)
 
 
-def _find_images(source: Source, image_root: str | None) -> list[str]:
-    """Replaces the names of images by their paths. Returns notes. Adds names that several images have to the problems."""
+def _find_images(source: Source, image_root: str | None) -> None:
+    """Replaces the names of images by their paths, and adds names that several images have to the problems."""
     names = [source.images[index] for index in range(len(source))]
     finder = ImageFinder(source.path, names, image_root)
     source.images = Strings(finder.find(name) if name else "" for name in names)
@@ -169,7 +150,6 @@ def _find_images(source: Source, image_root: str | None) -> list[str]:
         if doubt := finder.doubt(name):
             place = f"{source.path}:{line}" if line else file or source.path
             source.problems.append(f"{place}: {doubt}")
-    return finder.notes()
 
 
 def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -196,11 +176,7 @@ def _check_labels_and_areas(
 
     Boxes of images that cannot be read, without `is_known`, are left out: the scan reports the images."""
     labels, crowd = np.frombuffer(source.labels), np.frombuffer(source.crowd)
-    if names is None:
-        table = np.arange(MAX_UNNAMED, dtype=np.int32)
-    else:
-        order = {name: index for index, name in enumerate(classes)}
-        table = np.array([order.get(name, -1) for name in names], np.int32)
+    table = _table_of(names, classes)
     with np.errstate(all="ignore"):
         is_finite = np.isfinite(boxes.sum(1) + labels + areas)
         is_whole = (labels == np.floor(labels)) & ((crowd == 0) | (crowd == 1))
@@ -234,94 +210,9 @@ def _check_labels_and_areas(
     return indices, problems, without_area
 
 
-# ---- with the images
-
-
-def prepare(annotations: Annotations, options: ReadOptions | None = None) -> tuple[Annotations, list[str]]:
-    """Scans the images and checks the boxes against them -> (annotations with sizes and range of values, lines of report).
-
-    Images that cannot be read are a DataError, or what `bad_images` says (see `_without_bad`). Boxes wholly outside
-    their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
-    options = options or ReadOptions()
-    report = list(annotations.notes)
-    found = scan([annotations.path(i) for i in range(len(annotations))])
-    source = annotations.source
-    old, new = annotations.sizes, found.sizes
-    differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
-    if len(differ):
-        first = differ[0]
-        (old_height, old_width), (height, width) = old[first], new[first]
-        text = "images whose size differs from the one in the annotations, so that boxes may be off"
-        example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
-        report.append(f"{source}: {text}: {len(differ)}; {example}")
-    if turned := int((found.orientations > 1).sum()):
-        text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
-        report.append(f"{source}: {text}: {turned}")
-    annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
-    if found.problems or options.bad_images != "error":
-        annotations, notes = _without_bad(annotations, found, options.bad_images)
-        report += notes
-    annotations = replace(annotations, value_range=choose(annotations.limits))
-    annotations, notes = _drop_boxes_outside(annotations, options.bad_boxes)
-    return annotations, report + notes
-
-
-def repeated_boxes(annotations: Annotations) -> list[str]:
-    """Returns a note about boxes that are there more than once in their image, with the same class."""
-    image = annotations.image_of_boxes()
-    columns = (*annotations.boxes.T, annotations.labels, annotations.crowd, image)
-    order = np.argsort(sum(np.sqrt(2 + place) * column for place, column in enumerate(columns)))  # equal ones adjoin
-    same = np.ones(max(len(order) - 1, 0), bool)
-    for column in columns:
-        same &= column[order[1:]] == column[order[:-1]]
-    again = np.flatnonzero(same)
-    if not len(again):
-        return []
-    text = f"boxes that repeat another one of the same image and class: {len(again)}"
-    return [f"{annotations.source}: {text}, for example {annotations.where_box(int(order[again[0] + 1]))}"]
-
-
-def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
-    clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
-    outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
-    gone = area(clipped.astype(np.float32)) <= 0
-    problems = []
-    for row in np.flatnonzero(gone):
-        box = ",".join(f"{value:g}" for value in annotations.boxes[row])
-        height, width = annotations.sizes[owner[row]]
-        problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
-    notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
-    if problems:
-        annotations = annotations.keep_boxes(~gone)
-    count = int((outside & ~gone).sum())
-    if count:
-        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {count}")
-    return annotations, notes
-
-
-def _without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
-    """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
-
-    "skip" leaves them out. "repair" keeps JPEGs that are cut off or damaged, with what can be decoded of them."""
-    source = annotations.source
-    repaired = found.repairable if bad_images == "repair" else set()
-    bad = sorted(found.problems.keys() - repaired)
-    repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
-    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
-    if bad_images != "skip" or len(bad) == len(annotations):
-        fixes = []
-        if len(bad) < len(annotations):
-            fixes.append("bad_images=skip leaves them out")
-        if count := len(found.repairable - repaired):
-            fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off or damaged")
-        if source.lower().endswith(".json"):
-            fixes.append("image_root=FOLDER names the folder of the images")
-        title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
-        raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)
-    notes = []
-    if repaired:
-        notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")
-    if bad:
-        notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
-        annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))
-    return annotations, notes
+def _table_of(names: Classes, classes: Classes) -> np.ndarray:
+    """Returns the class of each label, int32, -1 for those not in `classes`; without `names`, the labels themselves."""
+    if names is None or classes is None:
+        return np.arange(MAX_UNNAMED, dtype=np.int32)
+    order = {name: index for index, name in enumerate(classes)}
+    return np.array([order.get(name, -1) for name in names], np.int32)
