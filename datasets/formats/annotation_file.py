@@ -130,13 +130,10 @@ def _first_lines(file: File) -> list[str]:
 
 
 def images_in(path: str) -> set[str]:
-    """Returns the names of the images in an annotation file. Raises DataError."""
-    return {image_of(line) for _, line in text_lines(path) if line.strip()}
-
-
-def image_of(line: str) -> str:
-    """Returns the name of the image in a line of an annotation file or a list."""
-    return _BOX.split(f"{line.strip()} ")[0].strip()
+    """Returns the names of the images with boxes in an annotation file. Raises DataError."""
+    return {
+        _BOX.split(f"{line.strip()} ")[0].strip() for _, line in text_lines(path) if _BOX.search(f"{line.strip()} ")
+    }
 
 
 def read_text(file: File, split: Split) -> Source:
@@ -183,7 +180,7 @@ def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
     source.notes += [*others, *no_split_notes(path, every, split, by_name=True)]
     source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
     if not any(source.lines):  # its boxes are in label files
-        source.format = "YOLO"
+        source.has_yolo_labels = True
         source.label_files += [str(path / name) for name in yolo.usual_labels(folder.files)]
     add_splits(source, path, splits_of(lists, by_name=True), split)
     return [source]

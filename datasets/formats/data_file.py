@@ -70,7 +70,7 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the data file of a folder. Raises DataError for class lists in the folder that differ."""
     path, others = _data_files(folder, names)
     source = read_data_file(File(path, folder.image_root), folder.split)
-    source.format = "YOLO"
+    source.has_yolo_labels = True
     own = _class_list(path, _config(path))
     if (
         own and path.suffix.lower() != ".data"

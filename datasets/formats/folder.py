@@ -7,19 +7,20 @@ more images than the files that are read, unless a data file decides.
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, NoReturn
 
 from datasets.errors import DataError, one_line, raise_any
-from datasets.formats import annotation_file, image_paths, yolo
+from datasets.formats import image_paths, yolo
 from datasets.formats.file import File, Folder, images_of, stem_of, unread_image_notes
 from datasets.formats.formats import (
     FORMATS,
     JSON,
     LINES,
+    LISTS,
     NOT_READ,
     TABLE,
     TEXT,
@@ -34,7 +35,7 @@ from datasets.formats.formats import (
     refusal,
 )
 from datasets.formats.source import Source
-from datasets.formats.splits import read_split, split_in
+from datasets.formats.splits import read_split
 from datasets.store import Annotations
 from utils.text import amount
 
@@ -46,9 +47,9 @@ class Reading(NamedTuple):
 
     folder: Folder
     formats: Callable[[str], Format | None]  # of the files in the folder, by name
-    row: Format
+    row: Format  # of the label files: YOLO, if a data file or a list of images names them
+    is_decided: bool  # by a data file
     sources: list[Source]  # one, or several files that are joined
-    images: image_paths.Stems
 
 
 def read_folder(folder: Folder) -> Reading:
@@ -59,10 +60,9 @@ def read_folder(folder: Folder) -> Reading:
         sources = row.read_folder(folder, files)
     else:
         sources = read_split(folder, list(files), row.read)
-    source = sources[0]
-    source.format = source.format or row.name
-    source.problems += _damaged(folder, formats, row)
-    return Reading(folder, formats, row, sources, image_paths.Stems(folder.images))
+    sources[0].problems += _damaged(folder, formats, row)
+    read_as = YOLO if sources[0].has_yolo_labels else row
+    return Reading(folder, formats, read_as, row is YAML, sources)
 
 
 def _choose(folder: Folder, formats: Callable[[str], Format | None]) -> tuple[Format, Iterator[str]]:
@@ -118,115 +118,54 @@ def _damaged(folder: Folder, formats: Callable[[str], Format | None], row: Forma
     ]
 
 
-# ---- what was not read
-
-
 def unread_notes(reading: Reading, found: Annotations) -> list[str]:
-    """Returns notes that count label files and images in a folder that were not read. `found`: what was read.
+    """Returns notes that count the label files in a folder that were not read. `found`: what was read.
 
-    Raises DataError if the label files that are not read, of one format, label more images than those that are read, unless a
-    data file decides."""
-    folder, read = reading.folder, reading.sources[0].format
-    opened = {real_path(path) for path in map(found.files.__getitem__, range(len(found))) if path}
-    own = opened.union(real_path(path) for source in reading.sources for path in (source.path, *source.label_files))
-    files = _label_files(reading, own)
-    mine = [name for name in files[read] if _path(folder, name) in own]
-    unread = {kind: sorted(set(names).difference(mine)) for kind, names in files.items()}
-    if reading.row is YAML:
-        unread[YOLO.name] = []
-    counts = {kind: len(_images(reading, kind, names)) for kind, names in unread.items() if names}
-    if counts and reading.row is not YAML:
-        count = len(_images(reading, read, mine))
-        if read != YOLO.name:  # else images without a label file, which are backgrounds, are among those found
+    Raises DataError if those of one format label more images than those that are read, unless a data file decides."""
+    folder, own = reading.folder, {path for source in reading.sources for path in (source.path, *source.label_files)}
+    mine, others = [], defaultdict(list)
+    for name in folder.files:
+        if os.path.join(folder.path, name) in own:  # these files are not opened again
+            mine.append(name)
+        elif row := reading.formats(name):
+            others[row.name].append(name)
+    others.pop(YAML.name, None)  # data files only lead to labels
+    if reading.is_decided:
+        others.pop(YOLO.name, None)
+    index = image_paths.Stems(folder.images)
+    counts = {kind: _images_of(folder, index, kind, names) for kind, names in others.items()}
+    largest = max(counts, key=lambda kind: counts[kind], default="")
+    if largest and not reading.is_decided:
+        count = _images_of(folder, index, reading.row.name, mine)
+        if reading.row is not YOLO:  # else images without a label file, which are backgrounds, are among those found
             count = max(count, len(found))
-        largest = max(counts, key=lambda kind: counts[kind])
         if counts[largest] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            what = f"{read} ({_example(mine)}) would be read with {amount(count, 'image')}"
-            other = f"{largest} ({_example(unread[largest])}) has {counts[largest]}"
+            what = (
+                f"{reading.row.name} ({mine[0] if mine else folder.path}) would be read with {amount(count, 'image')}"
+            )
+            other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
-    notes = [
-        f"{folder.path}: {_what(folder, kind, unread[kind])}"
-        for kind, count in counts.items()
-        if count or kind != YOLO.name  # the reader of YOLO reports label files without an image
-    ]
-    if read != YOLO.name:
-        notes += unread_image_notes(folder.path, folder.files)
-        if not folder.image_root:
-            notes += _lost_images(reading, found, files, opened)
+    notes = [] if reading.row is YOLO else unread_image_notes(folder.path, folder.files)
+    for kind, names in others.items():
+        if counts[kind] or ROWS[kind] not in (YOLO, LISTS):  # texts without images are none of them
+            text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+            if kind == UNREADABLE.name:
+                text = f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
+            notes.append(f"{folder.path}: {text}")
     return notes
 
 
-def _label_files(reading: Reading, own: set[str]) -> dict[str, list[str]]:
-    """Returns {format: label files} of a folder. `own`: the label files of the format that is read, which are not opened again.
-
-    Data files and lists of images without boxes only lead to labels."""
-    folder, images, found = reading.folder, set(images_of(reading.folder.files)), defaultdict(list)
-    for name in folder.files:
-        if name in images:
-            continue
-        if _path(folder, name) in own:
-            found[reading.sources[0].format].append(name)
-            continue
-        row = reading.formats(name)
-        is_list = row is not None and row.images == annotation_file.images_in
-        if row not in (None, YAML) and not (is_list and not annotation_file.has_box(folder.file(name))):
-            found[row.name].append(name)
-    return found
-
-
-def _what(folder: Folder, kind: str, names: Sequence[str]) -> str:
-    """Returns the number of label files that are not read, and the first one; of files that cannot be read, with the reason."""
-    if kind == UNREADABLE.name:
-        return f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
-    return f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
-
-
-def _example(names: Sequence[str]) -> str:
-    """Returns the first of these files, and the number of the others."""
-    if len(names) == 1:
-        return one_line(names[0])
-    return f"{one_line(names[0])} and {len(names) - 1} more"
-
-
-def _images(reading: Reading, kind: str, files: Iterable[str]) -> set[str]:
-    """Returns the names of the images in label files of a format, none of damaged files."""
-    names, row, nearest = set(), ROWS[kind], reading.images.nearest
+def _images_of(folder: Folder, index: image_paths.Stems, kind: str, files: Iterable[str]) -> int:
+    """Returns the number of images that label files of a format label, none of damaged files."""
+    row, images = ROWS[kind], set()
     for file in files:
         if row.images:
-            with suppress(DataError):  # the note still names it
-                names |= row.images(str(reading.folder.path / file))
-            continue
-        image = nearest(file) or nearest(os.path.splitext(file)[0])  # Supervisely: a.jpg.json
-        if image or (row.read_folder and row is not YOLO):
-            names.add(image or file)
-    return names
-
-
-def _lost_images(
-    reading: Reading, found: Annotations, files: Mapping[str, Sequence[str]], opened: set[str]
-) -> list[str]:
-    """Returns a note about images that are not read, and that no label file names. `opened`: label files that are read."""
-    folder = reading.folder
-    used = {real_path(found.path(i)) for i in range(len(found))}
-    lost = [image for image in folder.images if _path(folder, image) not in used]
-    if folder.split and lost:  # the images of another split are read with that split
-        splits = {split_in(image) for image in folder.images if _path(folder, image) in used}
-        lost = [image for image in lost if split_in(image) in (None, *splits)]
-    if not lost:
-        return []
-    labeled: set[str] = set()
-    for kind, names in files.items():
-        others = names if ROWS[kind].images else [name for name in names if _path(folder, name) not in opened]
-        for image in _images(reading, kind, others):
-            labeled.update(image_paths.short_names(image))
-    lost = [image for image in lost if labeled.isdisjoint((os.path.basename(image), stem_of(image)))]
-    text = f"{folder.path}: images that are not read, because no label file names them: {len(lost)}, for example "
-    return [text + one_line(image) for image in lost[:1]]
-
-
-def _path(folder: Folder, name: str) -> str:
-    return real_path(os.path.join(folder.path, name))
+            with suppress(DataError):  # the note names it
+                images |= row.images(os.path.join(folder.path, file))
+        elif image := index.nearest(file) or index.nearest(os.path.splitext(file)[0]):  # Supervisely: a.jpg.json
+            images.add(image)
+    return len(images)
 
 
 def real_path(path: str) -> str:

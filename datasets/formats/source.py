@@ -27,7 +27,7 @@ class Source:
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
     check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
-    format: str = ""  # of the label files in a folder, if the reader has another one: a list may name images of YOLO
+    has_yolo_labels: bool = False  # a data file or a list names images whose boxes are in label files of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
     problems: list[str] = field(default_factory=list)  # with file and line
     notes: list[str] = field(default_factory=list)
