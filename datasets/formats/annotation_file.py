@@ -18,12 +18,10 @@ from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lin
 from datasets.formats.source import Source
 from datasets.formats.splits import (
     SPLIT_NAMES,
-    add_splits,
-    no_split_notes,
+    add_notes,
     read_split,
     select_split,
     split_of,
-    splits_of,
 )
 from datasets.store import Classes, Split, Strings
 from utils import mirror
@@ -177,12 +175,12 @@ def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
         return read_split(folder, lists, read_text)
     chosen, others = _list_of_split(path, lists, split)
     source = read_text(folder.file(chosen), split)
-    source.notes += [*others, *no_split_notes(path, every, split, by_name=True)]
+    source.notes += others
     source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
     if not any(source.lines):  # its boxes are in label files
         source.has_yolo_labels = True
         source.label_files += [str(path / name) for name in yolo.usual_labels(folder.files)]
-    add_splits(source, path, splits_of(lists, by_name=True), split)
+    add_notes(source, path, every, split, by_name=True)
     return [source]
 
 

@@ -18,7 +18,6 @@ from utils import mirror
 from utils.text import check_class_names, clean_name, first_names, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
-_NUMBER_BEHIND = re.compile(r"(.*\S)\s*[:=;\s]\s*(\d+)")  # "cat 0", "cat: 0"
 _SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
 MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
@@ -72,47 +71,22 @@ def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]
     Numbers whose names repeat, such as 1 euro and 2 euro, are a part of the names."""
     if lines and all(len(name) > 2 and name[0] == name[-1] == '"' for _, name in lines):
         return [(line, clean_name(name[1:-1])) for line, name in lines]
-    fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
-    for line, name in lines:
-        if name.endswith(",") or (len(lines) == 1 and "," in name):
-            raise DataError(
-                f"{path}:{line}: {name[:60]!r} holds several names, or a comma that is no part of one: {fix}"
-            )
-    if form := _other_form([name for _, name in lines]):
-        raise DataError(f"{path}:{lines[0][0]}: {lines[0][1][:60]!r}: {form}: {fix}")
     found = [_NUMBERED.fullmatch(name) for _, name in lines]
-    if not all(found) or len({match[2] for match in found}) < len(found):
-        for line, name in lines:
-            if _SURELY_NUMBERED.match(name):
-                raise DataError(f"{path}:{line}: {name[:60]!r} has a number, but other lines have none: {fix}")
-        return lines
-    rows = [(int(match[1]), line, match[2]) for match, (line, _) in zip(found, lines, strict=True)]
-    if max((number for number, *_ in rows), default=0) > len(rows):
-        return lines
-    for expected, (number, line, _) in enumerate(sorted(rows)):
-        if number != expected:
-            shown = dict(lines)[line][:60]
-            raise DataError(
-                f"{path}:{line}: {shown!r} should have the number {expected}, as classes count from 0: {fix}"
-            )
-    return [(line, name) for _, line, name in sorted(rows)]
-
-
-def _other_form(names: Sequence[str]) -> str:
-    """Returns what the lines of a class list are if they are no names but YAML, or names before their numbers; "" otherwise.
-
-    Numbers behind one name, such as type 0 and type 1, are a part of the names."""
-    if names and (names[0] == "names:" or all(name.startswith("- ") for name in names)):
-        return "this is a list in YAML"
-    found = [_NUMBER_BEHIND.fullmatch(name) for name in names]
-    if len(found) < 2 or not all(found) or len({match[1] for match in found}) < len(found):
-        return ""
-    numbers = [int(match[2]) for match in found]
-    return (
-        "each name has its number behind it"
-        if sorted(numbers) in (list(range(len(found))), list(range(1, len(found) + 1)))
-        else ""
-    )
+    rows = sorted((int(match[1]), line, match[2]) for match, (line, _) in zip(found, lines, strict=True) if match)
+    fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
+    if rows and len(rows) == len(lines) == len({name for *_, name in rows}) and rows[-1][0] <= len(rows):
+        if wrong := next((row for expected, row in enumerate(rows) if row[0] != expected), None):
+            expected = rows.index(wrong)
+            shown = dict(lines)[wrong[1]][:60]
+            raise DataError(f"{path}:{wrong[1]}: {shown!r} should have the number {expected}, counted from 0: {fix}")
+        return [(line, name) for _, line, name in rows]
+    is_list = bool(lines) and all(name.startswith("- ") for _, name in lines)
+    for line, name in lines:
+        if name.endswith(",") or (len(lines) == 1 and "," in name) or is_list or name == "names:":
+            raise DataError(f"{path}:{line}: {name[:60]!r} is no name, or holds several: {fix}")
+        if len(rows) < len(lines) and _SURELY_NUMBERED.match(name):
+            raise DataError(f"{path}:{line}: {name[:60]!r} has a number, but other lines have none: {fix}")
+    return lines
 
 
 def class_text(names: Sequence[str]) -> str:

@@ -122,9 +122,12 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
     """Returns notes that count the label files in a folder that were not read. `found`: what was read.
 
     Raises DataError if those of one format label more images than those that are read, unless a data file decides."""
-    folder, own = reading.folder, {path for source in reading.sources for path in (source.path, *source.label_files)}
+    folder, own = reading.folder, {found.files[index] for index in range(len(found))}
+    for source in reading.sources:
+        own |= {source.path, *source.label_files}
     mine, others = [], defaultdict(list)
-    for name in folder.files:
+    images = set(images_of(folder.files))
+    for name in (name for name in folder.files if name not in images):
         if os.path.join(folder.path, name) in own:  # these files are not opened again
             mine.append(name)
         elif row := reading.formats(name):
@@ -147,8 +150,12 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
             other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
     notes = [] if reading.row is YOLO else unread_image_notes(folder.path, folder.files)
+    if not (reading.row is YOLO or folder.image_root or found.other_splits):
+        used = {real_path(found.path(index)) for index in range(len(found))}
+        lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
+        notes += [f"{folder.path}: images that are not read: {len(lost)}, for example {one_line(x)}" for x in lost[:1]]
     for kind, names in others.items():
-        if counts[kind] or ROWS[kind] not in (YOLO, LISTS):  # texts without images are none of them
+        if counts[kind] or kind != LISTS.name:  # lists of images without boxes
             text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
             if kind == UNREADABLE.name:
                 text = f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError, one_line, open_file
+from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import (
     CLASS_FILES,
@@ -26,14 +26,12 @@ from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, si
 from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
 from datasets.formats.splits import (
-    SPLIT_NAMES,
+    add_notes,
     add_splits,
     listed_name,
-    no_split_notes,
     select_split,
     split_in,
     split_of,
-    splits_of,
 )
 from datasets.store import Split
 from utils.files import files_under
@@ -64,16 +62,13 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
         lists = _lists_of(path, texts, split)
         listed = _listed(path, lists, every)
         source = _source(folder, every, listed)
-        source.notes += _unlisted_notes(path, texts, every)
-        splits: list[str | None] = [SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
+        add_splits(source, path, (split_of(Path(text).stem) for text in texts), split)
     else:
         chosen = select_split(path, every, split)
         source = _source(folder, every, Listed(chosen))
         if "val" in split and len(chosen) == len(every):
             source.notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
-        source.notes += no_split_notes(path, every, split)
-        splits = splits_of(every, by_name=False)
-    add_splits(source, path, splits, split)
+        add_notes(source, path, every, split)
     return [source]
 
 
@@ -128,15 +123,6 @@ def _backgrounds(
         text = f"{path}: listed images without an XML file, which have no boxes: {len(images)}"
         source.notes.append(f"{text}, for example {images[0][0]}")
     return images
-
-
-def _unlisted_notes(path: Path, texts: Sequence[str], every: Sequence[str]) -> list[str]:
-    """Returns a note about XML files that no list of a split names."""
-    of_splits = [text for text in texts if split_of(Path(text).stem)] or texts
-    named = set(_listed(path, [path / text for text in of_splits], every).xmls)
-    unlisted = [xml for xml in every if xml not in named]
-    text = f"{path}: XML files that no list of a split names, left out: {len(unlisted)}, for example "
-    return [text + one_line(xml) for xml in unlisted[:1]]
 
 
 def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_lists import ClassLists, find_lists
-from datasets.formats.file import CLASS_FILES, File, Folder, images_of, stem_of, text_lines, unread_image_notes
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.key_points import MaybeBoxes
 from datasets.formats.named_boxes import points_box
 from datasets.formats.source import Source
@@ -209,8 +209,10 @@ def read_images(
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += [*notes, *(lists.notes(source) if lists else ()), *_backgrounds(source, images, known)]
-    found.notes += [*_unpaired(source, images, labels), *_shared(source, images, labels, known)]
+    found.notes += [*notes, *(lists.notes(source) if lists else ())]
+    if not all(known):
+        text = f"images without a label file, which count as backgrounds: {known.count(False)}"
+        found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     found.problems += _contradictions(images, labels, known)
     maybe_boxes = MaybeBoxes()
     for image, path, exists in zip(images, labels, known, strict=True):
@@ -229,42 +231,6 @@ def read_images(
                     found.problems.append(f"{path}:{number}: {error}")
     found.notes += maybe_boxes.notes()
     return found
-
-
-def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]:
-    """Returns a note about images without a label file."""
-    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
-    text = f"{source}: images without a label file, which count as backgrounds: {len(alone)}, for example "
-    return [text + one_line(image) for image in alone[:1]]
-
-
-def _unpaired(source: str, images: list[str], labels: list[str]) -> list[str]:
-    """Returns a note about label files in the folders of `labels` that belong to no image there."""
-    folders, used = defaultdict(set), {*labels, source}  # a list may be next to the label files
-    for image, label in zip(images, labels, strict=True):
-        folders[os.path.dirname(label)].add(os.path.dirname(image))
-    lost = []
-    for place, image_folders in folders.items():
-        stems = {stem_of(name) for folder in image_folders for name in images_of(_listing(folder))}
-        for name in _listing(place):
-            stem, path = os.path.splitext(name)[0], os.path.join(place, name)
-            is_other = path not in used and not (stem in stems and name == f"{stem}.txt")
-            if name.lower().endswith(".txt") and is_other and not is_named_otherwise(name):
-                lost.append(path)
-    text = (
-        f"{source}: label files without an image, or with another suffix than .txt, left out: {len(lost)}, for example "
-    )
-    return [text + one_line(path) for path in lost[:1]]
-
-
-def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
-    """Returns a note about different images, such as a photo and its mask, with one label file."""
-    first, several = {}, []
-    for image, label, exists in zip(images, labels, known, strict=True):
-        if exists and os.path.basename(first.setdefault(label, image)) != os.path.basename(image):
-            several.append(f"{first[label]} and {image} with {label}")
-    text = f"{source}: images that share a label file: {len(several)}, for example "
-    return [f"{text}{pair}: remove images that are not photos, such as masks" for pair in several[:1]]
 
 
 def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> list[str]:

@@ -250,7 +250,7 @@ def test_problems_of_several_kinds_are_reported_together(tmp_path: Path) -> None
     lines = ["a.jpg 1,2,3,4,7\n"] * 12 + ["a.jpg 1,2,3,4\n", "a.jpg 1,2,nan,4,0\n", "a.jpg 3,2,3,4,0\n"]
     text(tmp_path / "classes.txt", "cat\n")
     with pytest.raises(DataError) as caught:
-        read(str(text(tmp_path / "train.txt", "".join(lines))), "train")
+        read(str(text(tmp_path / "train.txt", "".join(lines))), "train", ReadOptions(bad_boxes="error"))
     message = str(caught.value)
     assert "problems: 15" in message.splitlines()[0] and "... and 2 more" in message
     for words in (

@@ -430,7 +430,7 @@ def _voc_of(*names: str) -> str:
 
 
 NAMES = ("cat", "dog")
-UNITED = {  # files of one image, made class by class -> the classes of its boxes, and how many equal ones count once
+MERGED = {  # files of one image, made class by class -> the classes of its boxes, and how many equal ones count once
     "VOC": (
         {"cats/a.xml": _voc_of("cat"), "dogs/a.xml": _voc_of("dog", "dog"), "both/a.xml": _voc_of("dog")},
         "cat dog",
@@ -454,17 +454,17 @@ UNITED = {  # files of one image, made class by class -> the classes of its boxe
 }
 
 
-@pytest.mark.parametrize("form", UNITED)
-def test_label_files_of_one_image_that_were_made_class_by_class_are_united(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("form", MERGED)
+def test_label_files_of_one_image_that_were_made_class_by_class_are_merged(tmp_path: Path, form: str) -> None:
     """Each image was there twice, and trained with half of its boxes."""
-    files, names, equal = UNITED[form]
+    files, names, equal = MERGED[form]
     paint(tmp_path / "a.png")
     for name, contents in files.items():
         text(tmp_path / name, contents)
     found = read(str(tmp_path), "all" if form == "COCO" else "train")
     (row,) = boxes(found)
     assert Path(row[0]).name == "a.png" and sorted(row[2]) == names.split()
-    (note,) = [note for note in found.notes if "united: 1" in note]
+    (note,) = [note for note in found.notes if "merged: 1" in note]
     assert f"counted once: {equal}" in note and "a.png" in note
     assert len(found.box_lines) == len(found.areas) == len(found.boxes) == found.starts[-1]
 

@@ -412,7 +412,7 @@ def test_a_box_outside_of_its_image_is_named_by_its_own_line(tmp_path: Path) -> 
     rows = ("a.png,1,2,9,9,cat", "a.png,2,2,8,8,cat", "b.png,1,2,9,9,cat", "a.png,900,2,990,9,cat")
     path = text(tmp_path / "x.csv", "\n".join(["filename,xmin,ymin,xmax,ymax,class", *rows, ""]))
     with refused(DataError, "x.csv:5", "900,2,990,9"):
-        check_images(read(str(path), "train"))
+        check_images(read(str(path), "train"), ReadOptions(bad_boxes="error"))
 
 
 def test_the_line_of_a_box_survives_selection_and_joining(tmp_path: Path) -> None:
