@@ -47,7 +47,7 @@ def val_text(val: str, train: str, source: str) -> str:
 def division_of(val: str) -> Division | None:
     """Returns how val=.2 or val=1/5 divides the training images, None for the path of a source. Raises ConfigError."""
     if val.endswith("%") and not os.path.exists(val):
-        raise ConfigError(f"val={val}: write a fraction of the training images: val={_of_per_cent(val)}")
+        raise ConfigError(f"val={val}: write a fraction of the training images, such as val=.2")
     if os.path.exists(val):
         return None
     if fold := re.fullmatch(r"(\d{1,9})/(\d{1,9})", val):
@@ -69,15 +69,6 @@ def require_division(division: Division | None, split_by: str | None) -> None:
     """Raises ConfigError for a constant split_by= that has no effect, because val= names other data."""
     if split_by and not division:
         raise ConfigError(f"split_by={split_by} divides the training images: add val=.2, or leave it out")
-
-
-def _of_per_cent(text: str) -> str:
-    """Returns the fraction of "20%", as text; ".2" for what is not between 0 and 100 %."""
-    try:
-        fraction = float(text.rstrip("% ")) / 100
-    except ValueError:
-        return ".2"
-    return f"{fraction:g}" if 0 < fraction < 1 else ".2"
 
 
 def val_source(
@@ -177,11 +168,6 @@ def read_splits(
             notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
-            if error.rest is not None:  # the images of what could be read are checked too
-                try:
-                    check_images(error.rest, options)
-                except DataError as more:
-                    errors.append(more)
             continue
         if found:  # the validation images are converted like the training images
             data, outside = data.with_range(found[0].value_range)

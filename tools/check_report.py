@@ -80,7 +80,7 @@ def check(
         try:
             parts[name] = examine(asked[name], name, size, options)
         except DataError as error:
-            unread += _problems(error)
+            unread += [str(error)]
     if unread:
         for part in parts.values():
             unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
@@ -151,16 +151,6 @@ def _share_range(parts: dict[str, Part]) -> list[str]:
         parts[name].report["sixteen_bits"] = good.value_text()
         outside += notes
     return outside
-
-
-def _problems(error: DataError) -> list[str]:
-    """Returns the message of an error, and the message about the images of what could be read, as train.py prints both."""
-    try:
-        if error.rest is not None:
-            check_images(error.rest, ReadOptions(bad_boxes="drop"))
-    except DataError as more:
-        return [str(error), str(more)]
-    return [str(error)]
 
 
 def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:

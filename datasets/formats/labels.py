@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -37,9 +37,7 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
     like_fractions = find_fractions(source, boxes, starts, sizes)
     indices[list(like_fractions)] = -1
-    if is_whole_file(len(like_fractions), len(boxes)):
-        problems += like_fractions.values()
-        like_fractions = {}
+    notes += _report(source, problems, without_area, list(like_fractions.values()), options.bad_boxes)
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -62,27 +60,25 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     found = _with_annotated_and_ignored(found, source, options, names)
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
-    bad_boxes = {"boxes without area": without_area, "boxes below a pixel": list(like_fractions.values())}
-    dropped = _raise_problems(found, source.problems + problems, bad_boxes, options.bad_boxes)
     if source.check:
         source.check(found)
     notes += percent_note(source, found)
-    return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
+    return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
 
 
-def _raise_problems(
-    found: Annotations, problems: list[str], bad_boxes: Mapping[str, list[str]], option: str
+def _report(
+    source: Source, problems: list[str], without_area: list[str], like_fractions: list[str], bad_boxes: str
 ) -> list[str]:
-    """Returns notes about the boxes that bad_boxes=drop leaves out. Raises DataError with all problems, and with the rest."""
-    try:
-        if problems and option == "error":
-            problems = [*problems, *(problem for several in bad_boxes.values() for problem in several)]
-        raise_any(f"{found.source}: problems: {len(problems)}", problems)
-        notes = [note_dropped(f"{found.source}: {kind}", several, option) for kind, several in bad_boxes.items()]
-    except DataError as error:
-        error.rest = found.select([i for i in range(len(found)) if found.names[i]])
-        raise
-    return [note for several in notes for note in several]
+    """Returns notes about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
+    problems = source.problems + problems
+    if is_whole_file(len(like_fractions), len(source.labels)):
+        problems += like_fractions
+        like_fractions = []
+    if problems and bad_boxes == "error":
+        problems += without_area + like_fractions
+    raise_any(f"{source.path}: problems: {len(problems)}", problems)
+    notes = note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
+    return notes + note_dropped(f"{source.path}: boxes below a pixel", like_fractions, bad_boxes)
 
 
 def _with_annotated_and_ignored(

@@ -1,7 +1,7 @@
 """What the user decides about data of any format: `ReadOptions`, which read.py applies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from datasets.formats.class_names import is_names, read_classes
@@ -61,16 +61,9 @@ def read_options(
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
     """Returns the options of a run with the constants `config`, for data of a model with the classes `classes`."""
-    return ReadOptions(
-        classes=classes,
-        select=is_names(config.get("classes")),
-        merge=config.get("merge"),
-        image_root=config.get("image_root"),
-        bad_boxes=config.get("bad_boxes") or ReadOptions.bad_boxes,
-        bad_images=config.get("bad_images") or ReadOptions.bad_images,
-        all_labeled=bool(config.get("all_labeled")),
-        ignore_regions=_unique_names(config.get("ignore_regions")),
-    )
+    names = ("merge", "image_root", "bad_boxes", "bad_images", "all_labeled", "ignore_regions")
+    options = read_options(**{name: config[name] for name in names if config.get(name)})
+    return replace(options, classes=classes, select=is_names(config.get("classes")))
 
 
 def _unique_names(text: str | None) -> tuple[str, ...]:

