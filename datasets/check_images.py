@@ -62,7 +62,7 @@ def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annot
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
     gone = area(clipped.astype(np.float32)) <= 0
     problems = []
-    for row in np.flatnonzero(gone):
+    for row in np.flatnonzero(gone).tolist():
         box = ",".join(f"{value:g}" for value in annotations.boxes[row])
         height, width = annotations.sizes[owner[row]]
         problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")

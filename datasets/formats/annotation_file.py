@@ -68,17 +68,19 @@ def read_annotation_file(path: str, names: Classes = None) -> Source:
             source.add_image(mirror.place(name) if is_in_bucket(name) else name, line=number)
         for token in tokens:
             try:
-                source.add_box(f"{path}:{number}", *_numbers(token))
+                x1, y1, x2, y2, label, crowd = _numbers(token)
+                source.add_box(f"{path}:{number}", x1, y1, x2, y2, label, crowd)
             except ValueError as error:
                 source.problems.append(f"{path}:{number}: {error}")
     return source
 
 
 def _numbers(token: str) -> list[float]:
+    """Returns x1, y1, x2, y2, class and crowd of a box. Raises ValueError."""
     fields = token.split(",")
     try:
         if len(fields) in (5, 6):
-            return [number_of(field) for field in fields]
+            return [*map(number_of, fields), 0.0][:6]
     except ValueError:
         pass
     raise ValueError(f"box {token!r} must be five numbers x1,y1,x2,y2,class, and 0 or 1 for crowd as a sixth")

@@ -191,7 +191,8 @@ class _Category(msgspec.Struct):
 
 def _label_studio_names(path: str) -> Classes:
     """Returns the class names in a notes.json of Label Studio, or None for other notes. Raises DataError."""
-    contents, problems = open_json(path), []
+    contents = open_json(path)
+    problems: list[str] = []
     if not (isinstance(contents, dict) and "categories" in contents):
         return None
     found = [row for _, row in rows(contents["categories"], _Category, f"{path}: categories", problems)]

@@ -26,7 +26,9 @@ _NESTING = bytes({ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}.get(by
 
 def is_names(classes: str | None) -> bool:
     """Returns whether classes= holds names (cat,dog) and not the path of a file."""
-    return bool(classes) and not (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
+    if not classes:
+        return False
+    return not (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
 
 
 def read_classes(path: str) -> tuple[str, ...]:

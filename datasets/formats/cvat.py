@@ -27,7 +27,7 @@ NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # el
 _ROOT = re.compile(rb"<(\w+:)?annotations\b")
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether an XML file has many images."""
     return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 

@@ -71,7 +71,7 @@ names = json_images.names
 YAML = Format(
     "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
 )
-CVAT = Format("CVAT", XML, cvat.claims, cvat.read, images=cvat.images_in)
+CVAT = Format("CVAT", XML, cvat.matches, cvat.read, images=cvat.images_in)
 LISTS = Format(
     "annotation files",
     TEXT,
@@ -87,9 +87,9 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     CVAT,
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
     Format("Supervisely", JSON, record_files.is_supervisely, read_folder=record_files.read_supervisely),
-    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_all),
-    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_all, names),
-    Format("Label Studio", JSON, labelstudio.claims, labelstudio.read, images=names),
+    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_folder),
+    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder, names),
+    Format("Label Studio", JSON, labelstudio.matches, labelstudio.read, images=names),
     Format("Scalabel", JSON, record_files.is_scalabel, record_files.read_scalabel, images=names),
     Format("Datumaro", JSON, has("items", "categories"), record_files.read_datumaro, images=names),
     Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read, images=names),

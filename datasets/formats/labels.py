@@ -91,7 +91,7 @@ def _with_annotated_and_ignored(
         is_ignored |= found.crowd
     if is_ignored.any():
         found = replace(found, is_ignored=is_ignored)
-    if options.all_labeled or not source.annotated:
+    if options.all_labeled or not source.annotated or names is None:
         return found
     order = {name: index for index, name in enumerate(found.classes)}
     annotated = np.ones((len(found), len(order)), bool)
@@ -105,20 +105,22 @@ def _with_annotated_and_ignored(
 
 def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:
     """Returns (class names by label, class names of the result, notes); None: "0", "1", ... Raises DataError."""
-    names, notes = source.names, []
+    names = source.names
     if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
-    names, classes = (group and tuple(map(clean_name, group)) for group in (names, classes))  # as in classes.txt
+    if classes is not None:
+        classes = tuple(map(clean_name, classes))  # as in classes.txt
+    if names is None:
+        return classes, classes, []
+    names, notes = tuple(map(clean_name, names)), []
     if source.names_are_numbers and not classes:
         notes.append(f"{source.path}: the classes are numbers; classes=FILE names them, one per line")
-    elif source.names_are_numbers and not all(map(str.isdecimal, classes)):
+    elif source.names_are_numbers and classes and not all(map(str.isdecimal, classes)):
         if set(names) <= set(classes):
             problem = f"{first_names(names)} may be names or positions in the list of classes {first_names(classes)}"
             raise DataError(f"{source.path}: the classes {problem}: write class names instead of numbers")
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
-    if names is None:
-        return classes, classes, notes
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
     unused = {name for name in source.groups if name not in (classes or ())}
@@ -142,9 +144,10 @@ def _find_images(source: Source, image_root: str | None) -> None:
     names = [source.images[index] for index in range(len(source))]
     finder = ImageFinder(source.path, names, image_root)
     source.images = Strings(finder.find(name) if name else "" for name in names)
-    for name, file, line in zip(names, source.files, source.lines, strict=True):
+    for index, name in enumerate(names):
         if doubt := finder.doubt(name):
-            place = f"{source.path}:{line}" if line else file or source.path
+            line = source.lines[index]
+            place = f"{source.path}:{line}" if line else source.files[index] or source.path
             source.problems.append(f"{place}: {doubt}")
 
 
@@ -158,7 +161,7 @@ def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
     indices = np.flatnonzero(are_fractions)
     if not len(indices):
         return sizes, boxes, np.ones(len(boxes), bool)
-    sizes[indices] = scan([os.path.join(source.root, source.images[index]) for index in indices]).sizes
+    sizes[indices] = scan([os.path.join(source.root, source.images[index]) for index in indices.tolist()]).sizes
     scales = np.where(are_fractions[:, None], sizes[:, [1, 0, 1, 0]], 1)
     with np.errstate(all="ignore"):
         boxes = boxes * np.repeat(scales, counts, axis=0)
@@ -196,7 +199,7 @@ def _check_labels_and_areas(
             problem = f"class {int(label)} without a list of names: {fix}"
         elif not is_class[row]:
             problem = no_such_class(label, source.names_from, len(table))
-        elif indices[row] < 0:
+        elif indices[row] < 0 and names is not None:
             problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
         else:
             without_area.append(f"{place}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")

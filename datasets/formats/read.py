@@ -211,7 +211,9 @@ def _merge_images(data: Annotations) -> Annotations:
         annotated = np.zeros_like(data.annotated)
         np.bitwise_or.at(annotated, owner, data.annotated)
         data = replace(data, annotated=annotated)
-    merged = replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, printable(text)))
+    merged = replace(
+        data.with_rows(rows, starts).select(np.array(sorted(first.values()))), notes=(*data.notes, printable(text))
+    )
     return merged if merged.annotated is None else merged.with_annotated(merged.annotated_mask())
 
 

@@ -16,7 +16,7 @@ from datasets.formats import image_paths
 from datasets.formats.class_lists import ClassLists, find_lists
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.key_points import MaybeBoxes
-from datasets.formats.named_boxes import points_box
+from datasets.formats.named_boxes import Corners, points_box
 from datasets.formats.source import Source
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
@@ -59,11 +59,12 @@ def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
             fix = "correct image_root=, or give the label files the names of their images"
             raise DataError(f"{path}: {what} (such as {images[0]}): {fix}")
         index = image_paths.Stems(labels)
-        all_labels = {_nearest(path, image, index, []) for image in there} - {None}
+        all_labels = set(filter(None, (_nearest(path, image, index, []) for image in there)))
     used = label_folders(paths, own)
     every = label_folders([os.path.join(folder.image_folder, image) for image in there])
-    texts = {os.path.dirname(os.path.join(path, label)): set() for label in labels if not is_named_otherwise(label)}
-    found = read_images(str(path), paths, find_lists(path, texts | every | used, used), notes, own)
+    for label in (label for label in labels if not is_named_otherwise(label)):
+        every.setdefault(os.path.dirname(os.path.join(path, label)), set())
+    found = read_images(str(path), paths, find_lists(path, every | used, used), notes, own)
     found.label_files = [os.path.join(path, label) for label in all_labels]
     add_notes(found, path, there, folder.split)
     return [found]
@@ -105,18 +106,20 @@ def is_named_otherwise(text: str) -> bool:
 def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
     nearer to another image. Raises DataError if it is equally near to images of two folders, or an image to two that differ."""
-    index, users, problems = image_paths.Stems(labels), defaultdict(list), []
+    index, users = image_paths.Stems(labels), defaultdict(list)
+    problems: list[str] = []
     nearest = [_nearest(folder, image, index, problems) for image in images]
     for image, label in zip(images, nearest, strict=True):
-        users[label].append(image)
-    for label in set(users) - {None}:
-        users[label] = own = image_paths.most_alike(label, users[label])
+        if label:
+            users[label].append(image)
+    for label, several in users.items():
+        users[label] = own = image_paths.most_alike(label, several)
         if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
             problems.append(f"{own[0]} and {other} would both have {label}")
     fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take wrong ones out"
     raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
-    own = zip(images, nearest, strict=True)
-    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
+    pairs = zip(images, nearest, strict=True)
+    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in pairs]
 
 
 def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[str]) -> str | None:
@@ -275,7 +278,7 @@ def _numbers(line: str) -> list[float]:
         raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
 
 
-def _corners(values: Sequence[float]) -> tuple[float, ...]:
+def _corners(values: Sequence[float]) -> Corners:
     """Returns x1, y1, x2, y2 in fractions of the image, of the numbers after the class. Raises ValueError."""
     if len(values) == 5:
         fix = "write class x y width height, without the confidence or the track of a box"
@@ -289,8 +292,6 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
             fix += "; of a box with key points or a track, keep class x y width height"
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:
-        x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
-        x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
-    else:
-        x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
-    return x1, y1, x2, y2
+        x, y, half_width, half_height = values[0], values[1], abs(values[2]) / 2, abs(values[3]) / 2
+        return x - half_width, y - half_height, x + half_width, y + half_height
+    return points_box(zip(values[::2], values[1::2], strict=True))
