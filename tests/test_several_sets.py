@@ -130,7 +130,7 @@ def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
             check_main([two_sets, "val=.4", f"json={tmp_path / 'report.json'}", *words])
         reports[words] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["train"]
     lines = capsys.readouterr().out.splitlines()
-    assert sum("classes looked for" in line for line in lines) == 3
+    assert sum("annotated classes" in line for line in lines) == 3
     assert all(any(line.split()[:1] == [name] for line in lines) for name in two_sets.split(","))  # whole paths
     plain, labeled, opened = reports.values()
     assert plain["annotated"] and "annotated" not in labeled

@@ -144,8 +144,8 @@ def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
 def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
     with refused(DataError, "train.txt:2", "48,2,60,20", "48x32", "bad_boxes="):
-        check_images(found)
-    good, report = check_images(found, ReadOptions(bad_boxes="drop"))
+        check_images(found, ReadOptions(bad_boxes="error"))
+    good, report = check_images(found)
     assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
     assert "left out: 2" in report[0]
 
