@@ -6,12 +6,12 @@ from utils import start  # noqa: F401  before PyTorch is imported
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from engine.run_folder import Run, best_of, check_name, create, near_run, open_r
 from engine.run_store import require_store, run_root
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
-from engine.state import Outcome
+from engine.state import Outcome, State
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
@@ -48,7 +48,6 @@ from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
-from utils.text import in_points
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Config(Constants):
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: it was not looked for
     ignore_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
-    split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
@@ -95,13 +93,11 @@ class Config(Constants):
     warmup_epochs: float | None = None  # quadratic growth of the rate; none: 100 steps, or 1 epoch, or a tenth
     weight_decay: float | None = None  # on convolution weights only; none: .05 for adamw, 5e-4 for sgd and adam
     accumulate: int = 1  # batches per optimizer step
-    ema: bool = True  # evaluate and save the moving average of the weights
     amp: str = "fp16"  # mixed precision: fp16, bf16 or none; on a CPU fp16 becomes none
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int | None = None  # processes that load images, per training process; none: chosen by device and cores
     compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
-    cuda_graphs: bool = True  # on one GPU: launch forward and backward at once, not operation by operation
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0  # of new weights, the order of the images and the augmentation; another one shows how results vary
@@ -112,8 +108,12 @@ class Config(Constants):
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
     save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
-    profile_steps: int = 0  # profile this many early steps into the run folder
     report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the network's input."""
+        return self.image_size or nets.official_size(self.model)
 
 
 def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
@@ -142,7 +142,7 @@ def build_model(
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
         options["image_size"] = origin.written.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
-    model = model.to(ranks.device, memory_format=torch.channels_last)
+    model = model.to(ranks.device).to(memory_format=torch.channels_last)
     ranks.broadcast_model(model)
     return model, pretraining
 
@@ -171,21 +171,20 @@ class Parts:
 
 
 # Only for data/demo, 200 generated images: minutes on two CPU cores, also from scratch if there are no official weights.
-DEMO = dict(
+DEMO: dict[str, Any] = dict(
     image_size=(224, 224), epochs=32, batch_size=8, learning_rate=0.0113, min_learning_rate=0.00035, name="demo",
     mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
 )  # fmt: skip
 
-MINIMUM = {
+MINIMUM: dict[str, float] = {
     **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = {
+MAXIMUM: dict[str, float] = {
     **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
     "seed": MAX_SEED,
-    "split_seed": MAX_SEED,
 }
-CHOICES = {
+CHOICES: dict[str, Sequence[str]] = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
     "bad_images": ("error", "skip", "repair"),
@@ -199,8 +198,8 @@ PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "worke
 
 # A resumed run may change these constants, too. A change of any other constant would make it a different training.
 MAY_CHANGE = PER_NODE | {
-    *("epochs", "hours", "name", "compile", "cuda_graphs", "evaluate_every", "save_every", "save_minutes"),
-    *("timeout_minutes", "patience", "profile_steps", "report"),
+    *("epochs", "hours", "name", "compile", "evaluate_every", "save_every", "save_minutes"),
+    *("timeout_minutes", "patience", "report"),
 }
 
 
@@ -209,103 +208,66 @@ def main(
 ) -> Outcome:
     """Trains a detector, and returns the best mAP50-95 of the run, its folder and the rows of its log.
 
-    First it builds the owners of a run, in the order in which things become known: where it begins, the data, the model, the
-    batch sizes, the learning rates, the epochs. Each one answers for its decisions from then on, and last.pt keeps its state.
-    Then comes the loop over the epochs.
+    First it builds the objects that make the decisions of a run, in the order in which things become known. Each one answers
+    for its decisions from then on, and last.pt keeps its state. Then comes the loop over the epochs.
     """
     written = checked(constants)
-    budget = TimeBudget(written.hours, written.evaluate_every, parts.clock)  # the time of hours= begins here
+    budget = TimeBudget(written.hours, parts.clock)  # the time of hours= begins here
     ranks = processes.start(written.device, written.timeout_minutes)
-    log = ranks.log
     require_output(written.resume, written.output, ranks)
 
-    # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights. `cfg` has
-    # the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
+    # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
+    # `cfg`: the constants, with every none replaced as soon as its value is known.
     origin = Origin(written, ranks)
-    cfg = origin.completed(written)
-    workers = loader_workers(cfg, ranks)
-    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
-    torch.manual_seed(cfg.seed)
-    coarsest = nets.coarsest_stride(cfg.model)
-    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.image_size, ranks, cfg.sync_bn, coarsest))
+    cfg = prepared(origin.completed(written), ranks)
 
-    # The data.
-    train_data, val_data = ranks.once_per_node(lambda: origin.read(parts.read_data))
-    facts = facts_of(cfg, train_data, extra_augment, parts)
-    ranks.check_same(facts | common_constants(cfg, val_data))
-    data = origin.continued((train_data, val_data), facts, MAY_CHANGE)  # as a run to resume reads them
-    train_data, val_data = data
-
-    # The model, and how many images a step has.
-    model = origin.build_model(parts.build_model, cfg.model, train_data.classes)
-    cfg = origin.without_weights(cfg)  # if the weights of the demo could not be downloaded
-    flip = given_or(cfg.flip, default_flip(train_data.classes[model.first_class :]))
-    augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
+    # ---- The data and the model.
+    data = read_data(cfg, origin, extra_augment, parts, ranks)
+    model = origin.build_model(parts.build_model, cfg.model, data.train.classes)
+    cfg = with_model(cfg, origin, data.train.classes[model.first_class :])
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
-    max_boxes = augment.max_images_per_sample * train_data.max_boxes
-    memory = StepMemory(cfg, model, val_criterion, max_boxes, len(train_data), ranks)
-    cfg = replace(cfg, workers=workers, flip=flip, **memory.batch_sizes)
 
-    # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs. `restore` enters an
-    # owner among those whose state last.pt keeps, and gives it its state of the run to resume, if there is one.
-    val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
-    expected = nets.expected_ap(cfg.model, cfg.image_size)
-    initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks, budget)
+    # ---- How it is trained: images per step, learning rates, epochs. `restore` registers an object to be saved in last.pt,
+    # and loads its saved state when a run is resumed.
+    memory = StepMemory(cfg, model, val_criterion, boxes_per_sample(cfg, data.train), len(data.train), ranks)
+    cfg = replace(cfg, **memory.batch_sizes)
+    val_loader = build_val_loader(cfg, parts.dataset(data.val, model.letterbox), ranks)
+    expected = nets.expected_ap(cfg.model, cfg.input_size)
+    initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
-    course = origin.restore("course", Course(cfg, len(train_data), rates, budget, parts.schedule))
-
-    # What trains the model, what it trains on, and how many epochs fit into hours=.
-    def build_updater(model: nets.DetectionModel) -> Updater:  # also for the copies on which hours= times steps
-        optimizer = parts.build_optimizer(cfg.optimizer, model, rates.weight_decay)
-        ema = EMA(model, course.plan.total_steps, cfg.ema)
-        amp = usable_amp(cfg.amp, ranks.device)
-        return parts.updater(
-            model, optimizer, course.schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=rates.clip
-        )
-
-    updater = origin.restore("updater", build_updater(model))
+    course = origin.restore("course", Course(cfg, len(data.train), rates, budget, parts.schedule))
+    updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))
     state, begun_meter = origin.finish()
-    no_aug_from = course.no_aug_from  # shared with the workers of the loader, because hours= may change it
-    train_set = parts.dataset(
-        train_data, model.letterbox, augment, no_aug_from, cfg.seed, extra_augment, cfg.repeat_rare
-    )
-    if warning := ranks.on_main(lambda: try_augment(train_set, cfg.image_size)):
-        log(f"WARNING: {warning}")
-    loader = build_train_loader(cfg, train_set, coarsest, ranks)
-    network = Network(cfg, model, updater, loader.batch_sampler, ranks)
-    time_steps = partial(step_seconds, network, build_updater, parts.criterion, loader, parts.clock)
-    course.choose_epochs(time_steps, len(val_data), state, ranks)  # only with hours=
+    train_set = build_train_set(cfg, data.train, model, course, extra_augment, parts)
+    sampler = build_train_sampler(cfg, train_set, ranks)
+    loader = build_loader(train_set, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
+    network = Network(cfg, model, updater, sampler, ranks)
+    time_steps = partial(step_seconds, network, parts.criterion, loader, parts.clock)
+    course.choose_epochs(time_steps, len(data.val), state.epoch, ranks)  # only with hours=
     updater.follow(course)
-    cfg = replace(cfg, **rates.constants, **course.constants)
+    cfg = replace(cfg, **rates.constants, **course.constants)  # nothing is left to choose
 
+    # ---- What the run will do, and the folder that it saves to.
     initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
     for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
-        log(text)
-    if memory.thawed_bytes:
-        log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
-    if done := course.done(state):
-        log(f"nothing to do: {done}; {course.more(state)} extends the run")
-        log(f"{origin.folder}  best mAP50-95 {in_points(state.best)}")
+        ranks.log(text)
+    ranks.log(memory.text())
+    if origin.folder and (done := course.done(state)):
+        ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
-    log(course.time_text(state))
-    if begun_meter:
-        log(f"resuming {origin.folder} after epoch {state.epoch} and {begun_meter['batches']} batches")
+    warn_if_boxes_are_lost(train_set, cfg, ranks)
+    ranks.log(course.time_text)
+    ranks.log(summary.resumed_text(origin.folder, state, begun_meter))
     if cfg.compile:
-        log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
-
-    # The run folder, and what saves to it.
-    ranks.once_per_node(lambda: require_space(origin.folder or run_root(cfg.output), updater))
-    folder = origin.folder or create(cfg.output, cfg.name, ranks)
-    val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
-    config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
-    run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
-    log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
-    meter, first_epoch = Meter(begun_meter), state.epoch  # of the current epoch; the first one of this start
+        ranks.log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
+    folder, run = open_folder(cfg, data, origin, updater, course, state, ranks)
+    meter = Meter(begun_meter)  # of the current epoch
     to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
 
+    # ---- The loop.
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
             state = saver.begin(state, initial.row)
@@ -313,55 +275,136 @@ def main(
                 phase = course.phase(state.epoch)
                 wrapped = network.begin(phase, meter.batches)  # frozen or thawed
                 criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
-                profile = cfg.profile_steps if phase.epoch == first_epoch else 0
-                progress = epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run, profile)
-                with budget.measured(phase.frozen, updater), progress as (batches, update_bar):
+                with epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run) as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
                     fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, loader.batch_sampler.samples)  # with this epoch's rate
-                if change := course.change_epochs(phase.epoch + 1, ranks):  # hours=: another number of epochs fits
-                    log(change)
-                    updater.follow(course)
-                    saver.follow(course)
+                row = epoch_row(phase.epoch, meter, updater, sampler.samples)
+                course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
                 if course.evaluates_after(phase.epoch):
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
-                    budget.lap("evaluation")
                 state, meter = saver.finish(state, row), Meter()
         except Interrupted:
             saver.within_epoch(state, meter, last=True)
             where = f"epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches"
-            log(f"\nstopped in {where}; everything is saved. {to_continue()}")
+            ranks.log(f"\nstopped in {where}; everything is saved. {to_continue()}")
         except NonFiniteLoss as error:
-            raise SystemExit(error.text(train_data)) from error
+            raise SystemExit(error.text(data.train)) from error
         except torch.cuda.OutOfMemoryError as error:
             raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
-    if done:  # the reason; None after a stop
-        log(f"done: {done}")
-        report = []
-        if cfg.report:
-            report = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
-        has_test = all("test" in split.other_splits for split in data)
-        log(summary.next_steps(folder, cfg.output, state, report, cfg.train if has_test else None))
-    elif not stop.received:
+    if not done and not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
+    if done:  # the reason; None after a stop
+        ranks.log(f"done: {done}")
+        report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
+        ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)
+
+
+class Data(NamedTuple):
+    """The annotations of a run."""
+
+    train: Annotations
+    val: Annotations
+
+
+def prepared(cfg: Config, ranks: Ranks) -> Config:
+    """Sets the threads and the seed, and returns the constants with the number of workers.
+
+    Raises ConfigError if a step has too few images for the batch norms.
+    """
+    workers = loader_workers(cfg, ranks)
+    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
+    torch.manual_seed(cfg.seed)
+    coarsest = nets.coarsest_stride(cfg.model)
+    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.input_size, ranks, cfg.sync_bn, coarsest))
+    return replace(cfg, workers=workers)
+
+
+def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
+    """Reads the data. Raises ConfigError if they differ between the ranks, or from those of the run to resume."""
+    train, val = ranks.once_per_node(lambda: origin.read(parts.read_data))
+    facts = facts_of(cfg, train, extra_augment, parts)
+    ranks.check_same(facts | common_constants(cfg, val))
+    return Data(*origin.continued((train, val), facts, MAY_CHANGE))
+
+
+def with_model(cfg: Config, origin: Origin, trained_classes: Sequence[str]) -> Config:
+    """Returns the constants with what follows from the model: no weights if the demo could not download them, and flip."""
+    cfg = origin.without_weights(cfg)
+    return replace(cfg, flip=given_or(cfg.flip, default_flip(trained_classes)))
+
+
+def augmentation(cfg: Config) -> Augment:
+    """Returns the settings of the augmentation."""
+    assert cfg.flip is not None  # `with_model` has chosen it
+    return Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
+
+
+def boxes_per_sample(cfg: Config, data: Annotations) -> int:
+    """Returns the largest number of boxes that a training sample can have."""
+    return augmentation(cfg).max_images_per_sample * data.max_boxes
+
+
+def build_updater(
+    cfg: Config, model: nets.DetectionModel, course: Course, rates: Rates, parts: Parts, ranks: Ranks
+) -> Updater:
+    """Builds what performs the training steps."""
+    optimizer = parts.build_optimizer(cfg.optimizer, model, rates.weight_decay)
+    ema = EMA(model, course.plan.total_steps)
+    amp = usable_amp(cfg.amp, ranks.device)
+    return parts.updater(model, optimizer, course.schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=rates.clip)
+
+
+def build_train_set(
+    cfg: Config, data: Annotations, model: nets.DetectionModel, course: Course, extra_augment: Callable, parts: Parts
+) -> DetectionDataset:
+    """Builds the training set. Its workers share `course.no_aug_from`, because hours= may change it."""
+    settings = (augmentation(cfg), course.no_aug_from, cfg.seed, extra_augment, cfg.repeat_rare)
+    return parts.dataset(data, model.letterbox, *settings)
+
+
+def warn_if_boxes_are_lost(train_set: DetectionDataset, cfg: Config, ranks: Ranks) -> None:
+    """Logs a warning if `extra_augment` loses most boxes."""
+    if warning := ranks.on_main(lambda: try_augment(train_set, cfg.input_size)):
+        ranks.log(f"WARNING: {warning}")
+
+
+def open_folder(
+    cfg: Config, data: Data, origin: Origin, updater: Updater, course: Course, state: State, ranks: Ranks
+) -> tuple[Path, Run | None]:
+    """Makes the run folder, or opens that of the run to resume. Returns it, and on rank 0 what writes to it."""
+    ranks.once_per_node(lambda: require_space(origin.folder or run_root(cfg.output), updater))
+    folder = origin.folder or create(cfg.output, cfg.name, ranks)
+    val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
+    config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
+    run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(data.train))
+    ranks.log(
+        f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n"
+    )
+    return folder, run
+
+
+def unused_test_split(cfg: Config, data: Data) -> str | None:
+    """Returns the data set if it has a test split, which the run does not use; None otherwise."""
+    has_test = all("test" in split.other_splits for split in data)
+    return cfg.train if has_test else None
 
 
 def checked(cfg: Config) -> Config:
     """Returns the constants with their declared types. Raises ConfigError that names the constant and the fix."""
     cfg = check(cfg)
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
-    nets.check_size(cfg.image_size or nets.official_size(cfg.model))
+    nets.check_size(cfg.input_size)
     check_name(cfg.name)
     if cfg.weights not in (None, "coco", "objects365"):
         cfg = replace(cfg, weights=weights_of_run(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
-    given = None not in (cfg.learning_rate, cfg.min_learning_rate)
-    if given and cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
-        rates = f"min_learning_rate={show(cfg.min_learning_rate)} is above learning_rate={show(cfg.learning_rate)}"
-        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(cfg.learning_rate / 20)}")
+    low, high = cfg.min_learning_rate, cfg.learning_rate
+    if low is not None and high is not None and low > high and cfg.schedule != "constant":
+        rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"
+        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(high / 20)}")
     if cfg.add_classes and cfg.weights is None:
         raise ConfigError("add_classes=true adds to a trained model: write weights=FILE or weights=coco")
     if cfg.add_classes and cfg.freeze_epochs:
@@ -399,12 +442,14 @@ def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
             require_writable(f"resume={resumed}", resumed)
 
     ranks.once_per_node(check)
-    is_folder = isinstance(resumed, str) and os.path.isdir(resumed)
-    require_common(Path(resumed) if is_folder else run_root(output), ranks)
+    folder = run_root(output)
+    if isinstance(resumed, str) and os.path.isdir(resumed):
+        folder = Path(resumed)
+    require_common(folder, ranks)
 
 
 def sizes_of_phases(cfg: Config) -> dict[str, int]:
-    """Returns {name of the constant: images per step} of the phases that a run has. Both 0 epochs and 0 images are automatic."""
+    """Returns {name of the constant: images per step} of the phases of a run. epochs=0 and batch_size=0: chosen by the run."""
     sizes = {"freeze_batch_size": cfg.freeze_batch_size} if cfg.freeze_epochs else {}
     if not 0 < cfg.epochs <= cfg.freeze_epochs:
         sizes["batch_size"] = cfg.batch_size
@@ -418,7 +463,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     images = max(cfg.batch_size, cfg.freeze_batch_size) if cfg.freeze_epochs else cfg.batch_size
     images = images or MAX_IMAGES * ranks.world_size  # automatic
     node = len(ranks.node_ranks)
-    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
+    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.input_size)
 
 
 def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
@@ -444,27 +489,26 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 
-def build_train_loader(cfg: Config, dataset: DetectionDataset, coarsest: int, ranks: Ranks) -> Loader:
-    """Builds the loader of this process's training batches. Its sampler gets the epoch, and the batch size of the phase."""
-    sampler = TrainSampler(
+def build_train_sampler(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> TrainSampler:
+    """Builds what chooses this process's training batches. `Network.begin` sets its epoch, and the batch size of the phase."""
+    return TrainSampler(
         length=len(dataset),
         batch_size=cfg.batch_size,
-        image_size=cfg.image_size,
+        image_size=cfg.input_size,
         seed=cfg.seed,
         multi_scale=cfg.multi_scale,
         rank=ranks.rank,
         world=ranks.world_size,
         accumulate=cfg.accumulate,
         repeats=dataset.repeats,
-        coarsest=coarsest,
+        coarsest=nets.coarsest_stride(cfg.model),
     )
-    return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
 
 
 def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader:
     """Builds the loader of this process's shard of the validation images."""
-    sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
-    return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
+    sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.input_size, ranks.rank, ranks.world_size)
+    return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
 
 
 def from_command_line(argv: list[str]) -> Config:

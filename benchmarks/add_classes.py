@@ -4,7 +4,6 @@
 
 `data` and `weights` are explained in benchmarks.small_data. Each run takes minutes and adds a row to add_classes.csv in
 `results`; a run that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
-The page add_classes.md is written from all rows.
 """
 
 import shutil
@@ -34,32 +33,14 @@ METHODS = {
     "before": "before: the old classes only",
     "added": "`add_classes=true`: labels of the new classes only",
     "finetuned": "fine-tuning all weights with the same labels",
-    "joint": "joint training: all labels, from COCO weights",
-    "sets": "joint training of two sets, `train=A,B`, from COCO weights",
+    "joint": "joint training: all labels, from COCO-pretrained weights",
+    "sets": "joint training of two data sets, `train=A,B`, from COCO-pretrained weights",
 }
 KEY = ("experiment", "method", "seed")
 COLUMNS = (*KEY, "AP_old", "AP_new", "minutes", "cpu_minutes", "peak_MiB", "date", "machine", "commit")
 
-HEAD = """# Classes added to a trained model
-
-mAP50-95 of the last epoch in points, over the old and over the new classes of the validation images: mean and standard deviation
-over the seeds.
-
-| data | method | seeds | old classes | new classes | CPU minutes | peak MiB |
+HEAD = """| data | method | seeds | old classes | new classes | CPU minutes | peak MiB |
 |---|---|---|---:|---:|---:|---:|"""
-METHOD = """
-`python -m benchmarks.add_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano, all constants but data, epochs and input size
-at their defaults. CPU minutes and peak memory include the training and its evaluations, in a separate process with one thread.
-BCCD: 205 images, 160 pixels, 15 epochs, with COCO 12; chess: 230 images, 192 pixels, 15 epochs; raccoons: 160 images, 160 pixels,
-8 epochs. Joint training with COCO has 337 of its images, too. In its row "all labels", a class without a label is background; in
-the row `train=A,B`, the classes of the other set were not looked for.
-
-Each row is one training of these epochs. On BCCD and chess, added and fine-tuned classes begin with the model of the row
-"before", so that both trainings together are twice as long as the joint one; this alone may be why the joint one is lower on new
-classes.
-
-Detections of a trained model end at the borders of the image, detections of an official file do not. So COCO's mAP differs in the
-third decimal before and after raccoons were added, although boxes and scores before that are bit-identical."""
 
 
 class Experiment(NamedTuple):
@@ -93,11 +74,11 @@ class Config:
     only: tuple[str, ...] = ()  # experiments; (): all
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     output: str = "runs/add_classes"  # folder of the trained models
-    results: str = str(RESULTS)  # folder of the CSV file and the page
+    results: str = str(RESULTS)  # folder of the CSV file
 
 
 def main(cfg: Config) -> None:
-    """Measures the runs that have no row yet, and writes the page."""
+    """Measures the runs that have no row yet, and prints a table of all rows."""
     if unknown := [name for name in cfg.only if name not in EXPERIMENTS]:
         raise ConfigError(f"only={','.join(unknown)}: choose from {', '.join(EXPERIMENTS)}")
     begin, file = time.monotonic(), Path(cfg.results) / "add_classes.csv"
@@ -106,9 +87,7 @@ def main(cfg: Config) -> None:
             print(f"minutes={cfg.minutes:g} have passed: run the same command to continue")
             break
         measure_seed(name, seed, cfg, file)
-    page = Path(cfg.results) / "add_classes.md"
-    page.write_text(text_of(read_rows(file)), encoding="utf-8")
-    print(page)
+    print(table(read_rows(file)))
 
 
 def plan(cfg: Config) -> Iterator[tuple[str, int]]:
@@ -162,7 +141,7 @@ def read(data: str, name: str) -> tuple[Annotations, Annotations]:
     """Reads the training and the validation data of a data set of small_data."""
     sources = DATA[name].sources(data)
     options = read_options(None, None, sources["image_root"], "drop", "error")
-    return read_train_and_val(sources["train"], sources["val"], 0, options, lambda *_: None)
+    return read_train_and_val(sources["train"], sources["val"], options, lambda *_: None)
 
 
 def write(folder: Path, names: Iterable[str], parts: Sequence[tuple[Annotations, Iterable[str]]]) -> None:
@@ -249,8 +228,8 @@ def averages(experiment: Experiment, method: str, checkpoint: str, folder: Path)
     return {"AP_old": statistics.fmean(old), "AP_new": statistics.fmean(new) if new else float("nan")}
 
 
-def text_of(rows: list[dict[str, str]]) -> str:
-    """Returns the page."""
+def table(rows: list[dict[str, str]]) -> str:
+    """Returns the mean and the standard deviation over the seeds of each experiment and method, as a Markdown table."""
     lines = [HEAD]
     for name, experiment in EXPERIMENTS.items():
         for method, text in METHODS.items():
@@ -264,10 +243,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
             cells.append(f"{statistics.fmean(float(row['peak_MiB']) for row in found):.0f}")
             seeds = ", ".join(row["seed"] for row in found)
             lines.append(f"| {experiment.text} | {text} | {seeds} | {' | '.join(cells)} |")
-    lines.append(METHOD)
-    for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
-        lines += ["", f"Measured on {text}."]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

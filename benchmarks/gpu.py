@@ -1,8 +1,7 @@
-"""Measures everything that needs a GPU, in at most sixteen minutes: python -m benchmarks.gpu
+"""Measures everything that needs a GPU, in at most twelve minutes: python -m benchmarks.gpu
 
-    python -m benchmarks.gpu                           all parts except "compiled", in the order of PARTS
+    python -m benchmarks.gpu                           all parts, in the order of PARTS
     python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
-    python -m benchmarks.gpu parts=compiled            five minutes more
     python -m benchmarks.gpu peers=PYTHON              also Ultralytics and LibreYOLO, in the environment of this Python
 
 Each part is a separate process with a time budget. What fails or takes too long becomes a row with its error, the rows
@@ -30,14 +29,8 @@ ROOT = Path(__file__).parents[1]
 PARTS = {  # name: seconds at most, title of its table
     "tests": (240, "The tests that need a GPU"),
     "speed": (105, "Training steps: random images and boxes, without data loading"),
-    "compiled": (300, "Training steps with and without torch.compile and CUDA graphs"),
-    "waits": (60, "Operations of a step, and moments in which the host waits for the GPU"),
-    "loader": (60, "Data loading compared with the network"),
-    "evaluation": (25, "Evaluation"),
     "memory": (80, "GPU memory of a step: the probe compared with the peak"),
-    "ranks": (120, "Two processes on one GPU, through gloo"),
-    "peers": (90, "Other trainers: the same steps, without data loading"),
-    "runs": (180, "Whole trainings with their loaders: the second epoch"),
+    "runs": (180, "Whole runs with their loaders: the second epoch"),
 }
 NO_GPU = (
     "benchmarks.gpu needs a GPU, and torch finds none: run it on a computer with one; nothing was measured or written"
@@ -46,14 +39,13 @@ NO_GPU = (
 
 @dataclass(frozen=True)
 class Config:
-    parts: tuple[str, ...] = tuple(part for part in PARTS if part != "compiled")  # compiling alone takes minutes
+    parts: tuple[str, ...] = tuple(PARTS)
     models: tuple[str, ...] = ("yolox_nano", "yolox_s", "yolov9_s", "yolov9_c")
-    compiled: tuple[str, ...] = ("yolox_nano", "yolov9_s")  # models of the parts compiled and waits
     amps: tuple[str, ...] = ("none", "fp16", "bf16")
     size: int = 640
     batch_size: int = 32
     seconds: float = 4.0  # of measured steps per row
-    data: str = ""  # training data of loader, evaluation, ranks and runs; empty: the generated demo images
+    data: str = ""  # training data of the part runs; empty: the generated demo images
     val: str = ".2"  # validation data for `data`
     workers: int = 8
     peers: str = ""  # Python of an environment with ultralytics or libreyolo
@@ -103,7 +95,7 @@ def page(results: dict[str, dict]) -> str:
     parts = [
         "# On a GPU",
         "`python -m benchmarks.gpu` writes this page from gpu.json. Each part has its own date. "
-        "Evaluations use random weights, and steps random images and boxes.",
+        "Steps use random images and boxes.",
     ]
     for part, (_, title) in PARTS.items():
         if part in results:

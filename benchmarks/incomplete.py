@@ -31,7 +31,7 @@ from utils.script import run_script
 
 KINDS = {
     "full": "all labels",
-    "known": "half of the classes in each image, the others not looked for",
+    "known": "half of the classes in each image, the others not annotated",
     "naive": "half of the classes in each image, the others background",
     "half": "half of the images, with all labels",
 }

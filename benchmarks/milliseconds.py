@@ -21,8 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import peers
-from benchmarks.predict import adapt_batch_norms, threshold
 from datasets.demo import draw_image
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +54,6 @@ class Config:
     candidates: int = 50  # boxes per image before NMS
     peers: str = ""  # the Python of an environment with ultralytics; without it, `others` are skipped
     folder: str = ""  # keeps the exported files for the next call; none: a temporary folder
-    page: str = ""  # a file for the page; none: printed only
     kind: str = ""  # internal: the model of Ultralytics that this process exports
 
 
@@ -75,6 +72,23 @@ def cost(model, side: int) -> dict[str, float]:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, side, side))
     return {"parameters": sum(p.numel() for p in model.parameters()) / 1e6, "gflops": counter.get_total_flops() / 1e9}
+
+
+def adapt_batch_norms(model, images) -> None:
+    """Sets the batch norms to the statistics of `images`, so that the outputs of random weights vary."""
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(images)
+    model.eval()
+
+
+def threshold(scores, candidates: int) -> float:
+    """Returns the score that `candidates` anchor points per image reach on average. `scores`: [B, A]."""
+    return float(scores.flatten().sort(descending=True).values[candidates * len(scores)])
 
 
 def export_ours(cfg: Config, name: str, side: int, file: Path) -> dict[str, float]:
@@ -100,9 +114,10 @@ def export_ours(cfg: Config, name: str, side: int, file: Path) -> dict[str, floa
 def export_theirs(cfg: Config, name: str, side: int, file: Path) -> dict[str, float]:
     """Writes a model of Ultralytics with random weights by its own export, and returns its cost."""
     import torch
+    from ultralytics import YOLO
 
     torch.manual_seed(0)
-    yolo = peers.ultralytics_model(name)
+    yolo = YOLO(f"{name}.yaml")
     images = torch.from_numpy(drawn_images(side)).permute(0, 3, 1, 2).flip(1) / 255
     adapt_batch_norms(yolo.model, images)
     arguments, _ = HOW[name]
@@ -201,48 +216,24 @@ def table(cfg: Config, files: dict[str, dict], rounds: dict[str, list[float]]) -
     return "\n".join(lines)
 
 
-def page(cfg: Config, files: dict[str, dict], rounds: dict[str, list[float]], load_before: float) -> str:
-    """Returns the page with the results."""
+def about(cfg: Config, files: dict[str, dict], load_before: float) -> str:
+    """Returns the command, the hardware and the versions of the measurement."""
     import onnxruntime
     import torch
 
     from benchmarks.table import machine
 
     torch.set_num_threads(cfg.threads)  # onnxruntime's number, for the line about the machine
-    words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "folder=", "page="))]
+    words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "folder="))]
     words += ["peers=PYTHON"] if cfg.peers else []
-    versions = {one["ultralytics"]: None for one in files.values() if "ultralytics" in one}
-    about = [machine(), f"onnxruntime {onnxruntime.__version__}"]
-    about += [f"ultralytics {version}" for version in versions]
-    about += [f"load {load_before:.1f} at the start", time.strftime("%Y-%m-%d")]
-    return f"""# Milliseconds per image of exported files on a CPU
-
-One image per call. AP is AP50-95 on COCO as published, not measured here.
-
-{table(cfg, files, rounds)}
-
-`{" ".join(["python -m benchmarks.milliseconds", *words])}`
-
-{", ".join(about)}.
-
-- **The files**: ONNX in float32, one image per call, random weights, as `export.py` and the export of Ultralytics write them.
-  All files of Thaw contain decoding and NMS. yolo11n was exported with `nms=True`, and yolo26n with `nms=False`, which is its
-  head without NMS.
-- **What is timed**: a call from the input array to at most {MAX_DETECTIONS} detections; about {cfg.candidates} boxes of an image
-  have a score above the threshold. Reading and resizing are outside. The files of Thaw convert the pixels from uint8 themselves;
-  for Ultralytics the caller does this, outside of the time.
-- **How**: all files are loaded in one process and take turns, {cfg.rounds} rounds in random order, {cfg.seconds} seconds per turn
-  after one call that does not count. `ms` is the median of the rounds ± half the distance of their quartiles. Ratios are medians
-  of the ratios within a round.
-- **AP** is AP50-95 on COCO val2017 as published by the authors of each model, in percent: it was not measured here. That of
-  yolo26n is of its head without NMS.
-- Parameters and GFLOPs are of the network for inference, with folded batch norms. GFLOPs count convolutions, and a multiply-add
-  as two.
-"""
+    versions = sorted({file["ultralytics"] for file in files.values() if "ultralytics" in file})
+    cells = [machine(), f"onnxruntime {onnxruntime.__version__}", *(f"ultralytics {version}" for version in versions)]
+    cells += [f"load {load_before:.1f} at the start", time.strftime("%Y-%m-%d")]
+    return f"`{' '.join(['python -m benchmarks.milliseconds', *words])}`\n\n{', '.join(cells)}."
 
 
 def main(cfg: Config) -> None:
-    """Measures, and prints or writes the page."""
+    """Measures, and prints the table."""
     if cfg.kind:
         from importlib.metadata import version
 
@@ -259,10 +250,7 @@ def main(cfg: Config) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         files = exported(cfg, folder)
         rounds = measure(cfg, files)
-    text = page(cfg, files, rounds, load_before)
-    print(text)
-    if cfg.page:
-        Path(cfg.page).write_text(text, encoding="utf-8")
+    print(f"{table(cfg, files, rounds)}\n\n{about(cfg, files, load_before)}")
 
 
 if __name__ == "__main__":

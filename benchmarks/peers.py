@@ -1,13 +1,11 @@
 """Other trainers, Ultralytics and LibreYOLO: the Python of an environment with them runs this file for other benchmarks.
 
-    PYTHON benchmarks/peers.py train TASK.json                        for benchmarks.small_data
-    PYTHON benchmarks/peers.py steps ultralytics 640 32 fp16 8        for benchmarks.gpu
-    PYTHON benchmarks/peers.py epochs TASK.json 32 8                  for benchmarks.gpu
+    PYTHON benchmarks/peers.py train TASK.json           for benchmarks.small_data
+    PYTHON benchmarks/peers.py epochs TASK.json 32 8     for benchmarks.gpu
 
 It imports nothing of this project. Each function takes what is the peer's own: model, loss, augmentation, defaults.
 """
 
-import copy
 import json
 import sys
 import time
@@ -142,167 +140,9 @@ def epochs(path: str, batch: int, workers: int) -> None:
     {"ultralytics": ultralytics_epochs, "libreyolo": libreyolo_epochs}[task["peer"]](task, options)
 
 
-# ---- training steps on random images and boxes. Without a GPU the same calls run on the CPU, to see that they fit the
-# installed versions; the page never shows such rows.
-
-BOXES = 20  # per image
-WARM_UP = 3  # steps, also between two looks at the clock, as in gpu_parts.py
-
-
-def random_targets(size: int, batch_size: int, device) -> tuple:
-    """Returns images [B, 3, H, W] 0-255, boxes [B, M, 4] (center and size, 0-1) and labels [B, M]."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (batch_size, 3, size, size), generator=generator).float()
-    center, side = (torch.rand(batch_size, BOXES, 2, generator=generator) for _ in range(2))
-    boxes = torch.cat([center, 8 / size * (size / 16) ** side], -1)
-    labels = torch.randint(0, 80, boxes.shape[:2], generator=generator)
-    return images.to(device), boxes.to(device), labels.to(device)
-
-
-def ultralytics_loss(size: int, batch_size: int, device):
-    """Returns the name, the model and its loss on a fixed batch, of YOLOv9-s of Ultralytics."""
-    import torch
-    from ultralytics.cfg import get_cfg
-    from ultralytics.nn.tasks import DetectionModel
-
-    model = DetectionModel("yolov9s.yaml", nc=80, verbose=False).to(device).train()
-    model.args = get_cfg()
-    images, boxes, labels = random_targets(size, batch_size, device)
-    index = torch.arange(batch_size, device=device).repeat_interleave(BOXES)
-    batch = {"img": images / 255, "cls": labels.view(-1, 1).float(), "bboxes": boxes.view(-1, 4), "batch_idx": index}
-    return "yolov9s", model, lambda: model(batch)[0].sum()
-
-
-def libreyolo_loss(size: int, batch_size: int, device):
-    """Returns the name, the model and its loss on a fixed batch, of YOLOX-s of LibreYOLO."""
-    import torch
-    from libreyolo.models.yolox.nn import LibreYOLOXModel
-
-    model = LibreYOLOXModel("s", nb_classes=80).to(device).train()
-    images, boxes, labels = random_targets(size, batch_size, device)
-    targets = torch.cat([labels[..., None].float(), boxes * size], -1)
-    return "yolox_s", model, lambda: model(images, targets)["total_loss"]
-
-
-def steps(peer: str, size: int, batch_size: int, amp: str, seconds: float) -> dict:
-    """Trains for `seconds` after a warm-up and returns the cells of a row.
-
-    Forward pass and loss are the peer's own; optimizer, clipping and EMA are plain PyTorch.
-    """
-    import torch
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
-    name, model, loss_of = {"ultralytics": ultralytics_loss, "libreyolo": libreyolo_loss}[peer](
-        size, batch_size, device
-    )
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4, 0.9, nesterov=True)
-    scaler, averaged = torch.amp.GradScaler(device.type, enabled=amp == "fp16"), copy.deepcopy(model).eval()
-    dtype = torch.float16 if amp == "fp16" else torch.bfloat16
-
-    def step() -> None:
-        with torch.autocast(device.type, dtype, enabled=amp != "none"):
-            loss = loss_of()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        with torch.no_grad():
-            new = model.state_dict()
-            for key, value in averaged.state_dict().items():
-                if value.is_floating_point():
-                    value.lerp_(new[key], 1e-4)
-
-    def several() -> float:
-        """Runs WARM_UP steps, waits for the device and returns the time."""
-        for _ in range(WARM_UP):
-            step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    begin = several()
-    end, count = begin, 0
-    while not count or end - begin < seconds:
-        end, count = several(), count + WARM_UP
-    each = (end - begin) / count
-    return {
-        "trainer": f"{peer} {version(peer)}",
-        "model": name,
-        "amp": amp,
-        "ms per step": round(1000 * each, 1),
-        "images/s": round(batch_size / each),
-        "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-    }
-
-
-# ---- data sets of training samples, for benchmarks.loader
-
-
-def ultralytics_samples(folder: Path, size: int, batch_size: int) -> tuple:
-    """Returns the training data set of Ultralytics with its buffer of 8 batches, and its collate function."""
-    from ultralytics.cfg import get_cfg
-    from ultralytics.data.dataset import YOLODataset
-
-    names = dict(enumerate((folder / "classes.txt").read_text().split("\n")[:-1]))
-    data = {"names": names, "nc": len(names), "channels": 3}
-    found = YOLODataset(str(folder / "images"), size, augment=True, hyp=get_cfg(), batch_size=batch_size, data=data)
-    return found, YOLODataset.collate_fn
-
-
-def libreyolo_samples(folder: Path, size: int, batch_size: int) -> tuple:
-    """Returns the data set of LibreYOLO's YOLOX trainer, which keeps no images, and its collate function."""
-    from libreyolo.data.dataset import YOLODataset, yolox_collate_fn
-    from libreyolo.training.augment import MosaicMixupDataset, TrainTransform
-    from libreyolo.training.config import YOLOXConfig
-
-    cfg = YOLOXConfig()
-    images = sorted((folder / "images").iterdir())
-    labels = [folder / "labels" / f"{path.stem}.txt" for path in images]
-    preproc = TrainTransform(max_labels=50, flip_prob=cfg.flip_prob, hsv_prob=cfg.hsv_prob)
-    plain = YOLODataset(img_files=images, label_files=labels, img_size=(size, size), preproc=preproc)
-    names = ("degrees", "translate", "mosaic_scale", "mixup_scale", "shear", "mosaic_prob", "mixup_prob")
-    ranges = {name: getattr(cfg, name) for name in names}
-    found = MosaicMixupDataset(plain, (size, size), mosaic=True, preproc=preproc, enable_mixup=True, **ranges)
-    return found, yolox_collate_fn
-
-
-SAMPLES = {"ultralytics": ultralytics_samples, "libreyolo": libreyolo_samples}
-
-
-# ---- prediction, for benchmarks.predict
-
-
-def ultralytics_model(name: str):
-    """Returns a model of Ultralytics with random weights; its network is `.model`."""
-    from ultralytics import YOLO
-
-    return YOLO(f"{name}.yaml")
-
-
-def ultralytics_predictor(yolo, size: int, confidence: float, batch: int, rect: bool) -> Callable[[list], int]:
-    """Returns a function from images, or the paths of all files of a folder, to the number of detections."""
-    settings = {"imgsz": size, "conf": confidence, "iou": 0.5, "batch": batch, "rect": rect}
-
-    def predict(source: list) -> int:
-        blocks = [source[i : i + batch] for i in range(0, len(source), batch)]
-        if isinstance(source[0], str):  # it opens all files of a list at once, but the files of a folder batch by batch
-            blocks = [str(Path(source[0]).parent)]
-        return sum(len(one.boxes) for b in blocks for one in yolo.predict(b, device="cpu", verbose=False, **settings))
-
-    return predict
-
-
 if __name__ == "__main__":
-    task, *arguments = sys.argv[1:]
+    task, path, *numbers = sys.argv[1:]
     if task == "train":
-        train(*arguments)
-    elif task == "epochs":
-        epochs(arguments[0], *map(int, arguments[1:]))
+        train(path)
     else:
-        peer, size, batch_size, amp, seconds = arguments
-        print(json.dumps(steps(peer, int(size), int(batch_size), amp, float(seconds))))
+        epochs(path, *map(int, numbers))

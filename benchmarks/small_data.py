@@ -1,10 +1,7 @@
-"""Trains on small data sets with the defaults of train.py and compares them with former defaults and with other trainers.
+"""Trains on small data sets with the defaults of train.py, and compares them with other trainers.
 
-    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=report peers=PYTHON
+    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth peers=PYTHON
     python -m benchmarks.small_data data=FOLDER stage=scratch peers=PYTHON
-    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=lengths
-    python -m benchmarks.small_data data=FOLDER stage=families
-    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=vertical
 
 Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
 resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
@@ -21,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +32,6 @@ from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from deploy.label_files import yolo_text
 from engine.run_folder import runs
-from engine.schedule import REFERENCE_BATCH, Schedule
 from metrics.coco import coco_metrics, to_coco
 from utils.config import ConfigError, override, require
 from utils.script import run_script
@@ -48,7 +43,7 @@ class DataSet(NamedTuple):
     """A data set: the paths of its files, its size, and the length of its short runs."""
 
     train: str
-    val: str  # a path; or the fraction of the training images that becomes the validation data
+    val: str
     images: tuple[int, int]  # number for training, number for evaluation
     epochs: int
     side: int  # of the input, in pixels, in short runs
@@ -56,25 +51,21 @@ class DataSet(NamedTuple):
 
     def sources(self, folder: str) -> dict[str, str | None]:
         """Returns the constants of train.py with the paths, for data sets in `folder`."""
-        val = self.val if self.val.startswith(".") else f"{folder}/{self.val}"
         root = self.image_root and f"{folder}/{self.image_root}"
-        return {"train": f"{folder}/{self.train}", "val": val, "image_root": root}
+        return {"train": f"{folder}/{self.train}", "val": f"{folder}/{self.val}", "image_root": root}
 
 
 BCCD = "bccd/BCCD/ImageSets/Main"
-COCO_TRAIN = "coco_train337/instances_train2017_subset.json"
-COCO_VAL = "coco_val326/instances_val2017_core326.json"
+COCO = "coco_train337/instances_train2017_subset.json", "coco_val326/instances_val2017_core326.json"
 RACCOON = "raccoon/data/train_labels.csv", "raccoon/data/test_labels.csv"
 DATA = {
     "bccd": DataSet(f"{BCCD}/train.txt", f"{BCCD}/val.txt", (205, 87), 20, 224),
     "chess": DataSet("more/chess/train.txt", "more/chess/val.txt", (230, 58), 20, 256),
-    "deep_pcb": DataSet("more/deep_pcb/train.txt", "more/deep_pcb/val.txt", (400, 100), 15, 256),
-    "coco337": DataSet(COCO_TRAIN, COCO_VAL, (337, 326), 10, 256),
+    "coco337": DataSet(*COCO, (337, 326), 10, 256),
     "bccd_test": DataSet(f"{BCCD}/train.txt", f"{BCCD}/test.txt", (205, 72), 20, 224),
     "raccoon": DataSet(*RACCOON, (160, 40), 20, 224, "raccoon/images"),
     "hemocytometer": DataSet("more/hemocytometer/train.txt", "more/hemocytometer/val.txt", (168, 42), 20, 320),
     "dental_xray": DataSet("more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 15, 256),
-    "coco163": DataSet(COCO_VAL, ".5", (163, 163), 20, 320),
 }
 
 
@@ -83,51 +74,14 @@ class Recipe(NamedTuple):
 
     constants: dict[str, Any] = {}
     peer: str | None = None  # libreyolo or ultralytics
-    former: bool = False  # with the defaults of train.py before November 23, 2026
-    letterbox: str | None = None  # how images fit into the input; None: as the family does
-    batch_statistics: bool = False  # from scratch: batch norms use the statistics of each batch also in the last epochs
 
 
-SCRATCH = ("yolox_nano", "yolov9_t", "picodet_s", "ppyoloe_s")  # one model of each family
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
-    "flip_vertical": Recipe({"flip_vertical": 0.5}),
-    "shipped": Recipe(former=True),
     "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
     "scratch_new_yolox_nano": Recipe({"weights": None}),
     "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
-    **{f"scratch_{model}": Recipe({"model": model, "weights": None}) for model in SCRATCH},
-    **{f"scratch_{model}_batch": Recipe({"model": model, "weights": None}, batch_statistics=True) for model in SCRATCH},
-    "scratch_picodet_s_corner": Recipe(
-        {"model": "picodet_s", "weights": None}, letterbox="corner", batch_statistics=True
-    ),
-    "scratch_ppyoloe_s_corner": Recipe(
-        {"model": "ppyoloe_s", "weights": None}, letterbox="corner", batch_statistics=True
-    ),
 }
-
-
-def former_defaults(epochs: int) -> dict[str, Any]:
-    """Returns the former defaults, with frozen and no-augmentation epochs scaled from 50 epochs to `epochs`."""
-    return {
-        "freeze_epochs": round(0.2 * epochs),
-        "no_aug_epochs": round(0.2 * epochs),
-        "warmup_epochs": 1.0,
-        "batch_size": 16,
-        "freeze_batch_size": 32,
-        "weight_decay": 0.05,
-        "learning_rate": 4e-3,
-        "min_learning_rate": 2e-4,
-        "rotation": 5.0,
-    }
-
-
-class LinearSchedule(Schedule):
-    """The former rule: the learning rate grows linearly with the images per step, for every optimizer."""
-
-    def scale(self, images: int) -> float:
-        """Factor of the learning rate for a step of `images` images."""
-        return images / REFERENCE_BATCH
 
 
 class Run(NamedTuple):
@@ -141,35 +95,16 @@ class Run(NamedTuple):
     epochs: int
 
 
-REPORT = ("bccd_test", "raccoon", "hemocytometer", "dental_xray", "coco163")
+REPORT = ("bccd_test", "raccoon", "hemocytometer", "dental_xray")
 FROM_SCRATCH = {"scratch_new_yolox_nano": 75, "ultralytics_yolo11n_scratch": 60}  # epochs that take about equal minutes
-LENGTHS = (  # data set, input side, epochs
-    *(("bccd", 224, epochs) for epochs in (20, 50, 60, 100)),
-    ("bccd", 416, 30),
-    *(("chess", 256, epochs) for epochs in (20, 50, 60, 100)),
-    *(("deep_pcb", side, 15) for side in (256, 640)),
-)
-FAMILIES = [  # recipe, data set
-    *itertools.product((f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH), ("bccd", "raccoon")),
-    *itertools.product((f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH[2:]), ("chess",)),
-    *itertools.product(("scratch_picodet_s_corner", "scratch_ppyoloe_s_corner"), ("bccd",)),
-]
 STAGES: dict[str, list[Run]] = {
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
-        for seed, recipe, name in itertools.product((4, 5, 6), ("new", "shipped", "libreyolo_yolox_nano"), REPORT)
+        for seed, recipe, name in itertools.product((4, 5, 6), ("new", "libreyolo_yolox_nano"), REPORT)
     ],
     "scratch": [
         Run("scratch", "bccd", seed, recipe, 224, epochs)
         for seed, (recipe, epochs) in itertools.product((1, 2, 3), FROM_SCRATCH.items())
-    ],
-    "lengths": [Run("lengths", name, 0, "new", side, epochs) for name, side, epochs in LENGTHS],
-    "families": [
-        Run("families", name, seed, recipe, 160, 30) for seed, (recipe, name) in itertools.product((1, 2, 3), FAMILIES)
-    ],
-    "vertical": [  # images of a microscope, which have no top
-        Run("vertical", "bccd", seed, recipe, 224, 20)
-        for seed, recipe in itertools.product((0, 1, 2), ("new", "flip_vertical"))
     ],
 }
 
@@ -178,7 +113,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report, scratch, lengths, families or vertical
+    stage: str = "report"  # report: fine-tuning; or scratch
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
@@ -212,7 +147,7 @@ def checked(cfg: Config) -> Config:
         if unknown := [word for word in getattr(cfg, name) if word not in known]:
             raise ConfigError(f"{name}={','.join(unknown)}: choose from {', '.join(known)}")
     sets = {run.data: DATA[run.data] for run in planned(cfg)}.values()
-    paths = [path for data in sets for path in data.sources(cfg.data).values() if path and path != data.val]
+    paths = [path for data in sets for path in data.sources(cfg.data).values() if path]
     if missing := [path for path in dict.fromkeys(paths) if not Path(path).exists()]:
         raise ConfigError(
             f"data={cfg.data}: missing {', '.join(missing)}; benchmarks/results/small_data.md describes the data sets"
@@ -242,22 +177,20 @@ def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
     recipe = RECIPES[run.recipe]
     return {
         **DATA[run.data].sources(cfg.data),
-        **{"model": "yolox_nano", "weights": cfg.weights, "workers": 0},
-        **{"epochs": run.epochs, "image_size": (run.image_size, run.image_size)},
-        **{"seed": run.seed, "split_seed": run.seed},
-        **(former_defaults(run.epochs) if recipe.former else {}),
+        "model": "yolox_nano",
+        "weights": cfg.weights,
+        "workers": 0,
+        "epochs": run.epochs,
+        "image_size": (run.image_size, run.image_size),
+        "seed": run.seed,
         **recipe.constants,
     }
 
 
 def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains and returns the cells of the row. Minutes count training alone, without evaluations."""
-    recipe = RECIPES[run.recipe]
-    options = {"parts": train.Parts(schedule=LinearSchedule)} if recipe.former else {}
-    if recipe.letterbox or recipe.batch_statistics:
-        options = {"parts": train.Parts(build_model=partial(build_changed, recipe))}
     with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
-        train.main(train.Config(**constants, output=folder, name="run"), **options)
+        train.main(train.Config(**constants, output=folder, name="run"))
         made = runs(folder, "run")[-1]
         rows = [row for row in read_rows(made / "log.csv") if row["epoch"] != "0"]  # 0: before training
         images = json.loads((made / "environment.json").read_text(encoding="utf-8"))["training_images"]
@@ -266,25 +199,19 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     maps, seconds = [float(row["AP"]) for row in rows], sum(float(row["seconds"]) for row in rows)
     seen = images * len(rows)
     return {
-        **{"images_seen": seen, "AP": maps[-1], "AP50": float(rows[-1]["AP50"]), "best_AP": max(maps)},
-        **{"minutes": seconds / 60, "images_per_second": seen / seconds},
+        "images_seen": seen,
+        "AP": maps[-1],
+        "AP50": float(rows[-1]["AP50"]),
+        "best_AP": max(maps),
+        "minutes": seconds / 60,
+        "images_per_second": seen / seconds,
     }
-
-
-def build_changed(recipe: Recipe, **arguments: Any) -> tuple:
-    """Builds the model of a training with the letterbox and the batch norms of the recipe."""
-    model, pretraining = train.build_model(**arguments)
-    model.letterbox = recipe.letterbox or model.letterbox
-    if recipe.batch_statistics:
-        model.fix_statistics = lambda fixed: None
-    return model, pretraining
 
 
 def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains another trainer on the same images, with its own defaults, and judges its detections with our evaluator."""
     options = read_options(image_root=constants["image_root"])
-    seed = constants["split_seed"]
-    train_data, val_data = read_train_and_val(constants["train"], constants["val"], seed, options, lambda note: None)
+    train_data, val_data = read_train_and_val(constants["train"], constants["val"], options, lambda note: None)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         task = write_task(Path(name), peer, train_data, val_data, constants)
         usage = run_peer(python, Path(name), task)
@@ -294,8 +221,12 @@ def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, A
     metrics = coco_metrics(val_data.coco(), to_coco([columns], val_data))
     seen = len(train_data) * constants["epochs"]
     return {
-        **{"images_seen": seen, "AP": metrics["AP"], "AP50": metrics["AP50"], "best_AP": ""},
-        **{"minutes": result["minutes"], "images_per_second": seen / (60 * result["minutes"])},
+        "images_seen": seen,
+        "AP": metrics["AP"],
+        "AP50": metrics["AP50"],
+        "best_AP": "",
+        "minutes": result["minutes"],
+        "images_per_second": seen / (60 * result["minutes"]),
         **usage,
     }
 
@@ -308,9 +239,15 @@ def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annot
     text = f"path: {folder}\ntrain: images/train\nval: images/val\nnc: {len(train_data.classes)}\nnames:\n{names}"
     (folder / "data.yaml").write_text(text, encoding="utf-8")
     task = {
-        **{"peer": peer, "data": str(folder / "data.yaml"), "folder": str(folder), "weights": constants["weights"]},
-        **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
-        **{"images": [val_data.path(i) for i in range(len(val_data))], "train_images": len(train_data)},
+        "peer": peer,
+        "data": str(folder / "data.yaml"),
+        "folder": str(folder),
+        "weights": constants["weights"],
+        "epochs": constants["epochs"],
+        "imgsz": constants["image_size"][0],
+        "seed": constants["seed"],
+        "images": [val_data.path(i) for i in range(len(val_data))],
+        "train_images": len(train_data),
         "result": str(folder / "result.json"),
     }
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")

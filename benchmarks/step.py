@@ -1,7 +1,7 @@
 """Measures the parts of a training step (data, forward, loss, backward, optimizer and EMA), and what freezing saves.
 
     python -m benchmarks.step                                         YOLOX-nano at 416
-    python -m benchmarks.step model=yolox_s size=640 batch_size=4     another model; json=FILE writes the times
+    python -m benchmarks.step model=yolox_s size=640 batch_size=4     another model
 
 Random images with `boxes` boxes each. Prints medians over `rounds` rounds, each with a frozen and a thawed step, and how many
 operations a step dispatches: on a GPU, small models wait for the host to launch them.
@@ -10,14 +10,12 @@ The limit of freezing: a step costs three passes through the network, two of the
 backward pass. With the backbone's fraction f of the FLOPs, the limit is 3 / (3 - 2 f).
 """
 
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,7 +42,6 @@ class Config:
     device: str = "cpu"
     amp: str = "none"
     optimizer: str = "adamw"
-    json: str | None = None  # a file for the times
 
 
 class Clock:
@@ -171,16 +168,6 @@ def main(cfg: Config) -> None:
     print(f"(the backbone has {100 * fraction:.0f} % of the FLOPs).")
     counts = {phase: (counter.count, counter.views) for phase, counter in operations(cfg).items()}
     print("Operations per step: " + ", ".join(f"{phase} {n} and {views} views" for phase, (n, views) in counts.items()))
-    if cfg.json:
-        results = {
-            "times": times,
-            "parts": PARTS,
-            "limit": limit,
-            "reached": speedup,
-            "operations": counts,
-            "machine": machine(),
-        }
-        Path(cfg.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,48 +33,7 @@ FIELDS = ("boxes", "scores", "labels")  # of the detections
 NOTHING = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)  # detections
 JITTER = 0.04  # largest shift of an edge of a doubled box, relative to its sides
 
-HEAD = """# Finding corrupted labels
-
-`python -m benchmarks.suspects data=FILE name=NAME weights=yolox_nano.pth` corrupts 5 % of the labels of the first images of a
-training part, each kind by itself, and `tools.suspects` ranks all labels by two short trainings of YOLOX-nano, each of which
-judges the images that it did not see. Only the corrupted labels count as hits. Real data sets also have other label errors, which
-count as false alarms here, so the precision is a lower bound.
-
-Precision is among the first 50 suspects of the kind (or as many as were corrupted), in newer rows among the first 20 too,
-recall among the first 5 % of the labels. Minutes cover both trainings, and are long where other programs used the cores. The
-labels alone decide the order of doubled boxes, so these rows need no training.
-
-## What was chosen on which data
-
-No row of the table had a part in a choice: its corrupted labels and its halves (seed 20) were new. But the images were not, since
-formulas and settings were chosen on other corruptions of the same data, which may make the rows a little optimistic.
-
-- Form and constants of the other formulas: 160 images of a chess data set (CC0), which is not in the table. Confusion of classes
-  is measured in both directions since dental_xray had .36 of 50 wrong classes with one. The later missing boxes of an image count
-  less since BCCD and deep_pcb (unlabeled cells, holes of a board that look like defects).
-- Missing boxes by a regression in place of confidence * (1 - overlap): chosen on detections of frozen trainings (seed 0), with
-  four other sets of removed labels. dental_xray rose from .36 to .44, deep_pcb from .68 to .83, BCCD stayed (.66, .68), chess
-  stayed (.95, .97). A regression with weights for each class was as good on these and worse on chess (.83).
-- Thawed backbone after a quarter of the epochs: one half of dental_xray (seed 0). Precision .34 before, .44 after.
-- Mean of the confidences in an image and in its mirror: the same half rose from .49 to .53, deep_pcb from .83 to .88; missing
-  boxes of chess stayed, but its wrong classes fell from .92 to .87.
-- Left out since a user's day with raccoons: missing boxes that overlap a label (IoU .3, or .7 of their area within it),
-  unless labels of these classes usually do. With the detections of 120 images of BCCD (85 labels removed), precision is .95
-  of 20 and .54 of 50 with and without this. Of all 85 removed labels, 76 are listed instead of 80.
-- Tried and left out: a calibrated confidence alone, other factors than 0.8, and how completely the rest of an image is labeled
-  (no gain after the thaw). The models that were trained with the judged labels, as second judges, raised dental_xray from .36 to
-  .44 while frozen; a thawed model may remember the wrong labels, which was not measured.
-
-The formula of wrong classes stayed as it was. With 200 images of dental_xray, each model learns from 100, and .48 of the first 50
-were wrong classes. The row with all 400 images was measured after that one, with other corrupted labels: .94. The other rows with
-200 images were not measured with all.
-
-## False alarms of dental_xray
-
-Of the first 50 missing boxes in this table, 15 are not among the removed labels. In the images, 7 of these are unlabeled impacted
-teeth and 4 are teeth with unlabeled fillings, 1 is a second box on a labeled implant, and 3 show no object of these classes (a
-layman's eye on enlarged crops). With the earlier formula and a frozen backbone there were 29 false alarms (seed 0). About 14 of
-them were unlabeled objects, and the others were teeth without a filling."""
+HEAD = """# Finding corrupted labels"""
 
 
 @dataclass(frozen=True)

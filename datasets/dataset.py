@@ -1,6 +1,6 @@
 """The data set, whose samples are pure functions of (seed, epoch, position, index), and batches of samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations, Sample
 from datasets.transforms import placement
-from utils.ignore_regions import IgnoreRegions, moved
+from utils.ignore_regions import Arrays, IgnoreRegions, moved, spread
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
 
@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
     epoch: int
     position: int  # in the order of the epoch
-    index: int  # of the image
+    index: int  # type: ignore[assignment]  # of the image; tuple.index is not used
     size: tuple[int, int]  # height, width of the network's input
 
 
@@ -40,9 +40,9 @@ class Item(NamedTuple):
     image: np.ndarray  # uint8 [H, W, 3] BGR
     boxes: np.ndarray  # float32 [n, 4] xyxy
     labels: np.ndarray  # int64 [n]
-    index: int
+    index: int  # type: ignore[assignment]  # of the image; tuple.index is not used
     transform: np.ndarray  # float32 [6]: a `utils.images.LetterboxTransform`; zeros for an augmented sample
-    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in the image
+    ignore: Arrays | None = None  # None: all classes are annotated everywhere in the image
 
 
 class Batch(NamedTuple):
@@ -53,22 +53,24 @@ class Batch(NamedTuple):
     labels: Tensor  # int64 [B, M], -1 where there is no box
     ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
     transforms: Tensor  # float32 [B, 6] letterbox transforms, see Item.transform
-    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in all images
+    ignore: IgnoreRegions[Tensor] | None = None  # None: all classes are annotated everywhere in all images
 
     @property
     def size(self) -> tuple[int, int]:
         """Returns height and width of the input."""
-        return tuple(self.images.shape[-2:])
+        height, width = self.images.shape[-2:]
+        return height, width
 
     @property
-    def targets(self) -> tuple[Tensor, Tensor, tuple[int, int], IgnoreRegions | None]:
+    def targets(self) -> tuple[Tensor, Tensor, tuple[int, int], IgnoreRegions[Tensor] | None]:
         """Returns the arguments of a criterion after the predictions: boxes, labels, size, and the ignore regions."""
         return self.boxes, self.labels, self.size, self.ignore
 
     def __reduce__(self):
         """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
         packed = shared_memory.pack(self.images.permute(0, 2, 3, 1))
-        return _batch_of, (packed, *self._each(Tensor.numpy)[1:])
+        arrays = self._each(Tensor.numpy)
+        return _batch_of, (packed, arrays[1:5], arrays.ignore)
 
     def pin_memory(self):
         """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
@@ -79,17 +81,23 @@ class Batch(NamedTuple):
         pinned = device.type == "cuda"  # without page-locked memory, the source could be freed before it is copied
         return self._each(lambda x: x if x is self.ids else x.to(device, non_blocking=pinned))
 
-    def _each(self, function: Callable):
-        """Returns the batch with the result of a function for each tensor or array."""
-        ignore = None if self.ignore is None else IgnoreRegions(*map(function, self.ignore))
-        return Batch(*map(function, self[:5]), ignore)
+    def _each(self, function: Callable[[Tensor], Any]) -> "Batch":
+        """Returns the batch with the result of a function for each tensor."""
+        images, boxes, labels, ids, transforms = (function(tensor) for tensor in self[:5])
+        ignore = self.ignore
+        if ignore is not None:
+            ignore = IgnoreRegions(function(ignore.regions), function(ignore.classes))
+        return Batch(images, boxes, labels, ids, transforms, ignore)
 
 
-def _batch_of(images: tuple, *others) -> Batch:
-    *arrays, ignore = others
-    if ignore is not None:
-        ignore = IgnoreRegions(*map(torch.from_numpy, ignore))
-    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, arrays), ignore)
+def _batch_of(packed: tuple, others: Sequence[np.ndarray], ignore: Arrays | None) -> Batch:
+    """Returns the batch that another process has pickled."""
+    images = shared_memory.unpack(*packed).permute(0, 3, 1, 2)
+    boxes, labels, ids, transforms = (torch.from_numpy(array) for array in others)
+    if ignore is None:
+        return Batch(images, boxes, labels, ids, transforms)
+    regions = IgnoreRegions(torch.from_numpy(ignore.regions), torch.from_numpy(ignore.classes))
+    return Batch(images, boxes, labels, ids, transforms, regions)
 
 
 @lru_cache(maxsize=4)
@@ -155,7 +163,7 @@ class DetectionDataset(torch.utils.data.Dataset):
             boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
             return Item(image, boxes, labels, key.index, np.zeros(6, np.float32))
         if self.augment is not None:
-            image, boxes, labels, ignore = self._training_sample(key)
+            image, boxes, labels, ignore = self._training_sample(key, self.augment)
             return Item(image, boxes, labels, key.index, np.zeros(6, np.float32), ignore)
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
@@ -163,10 +171,11 @@ class DetectionDataset(torch.utils.data.Dataset):
         ignore = moved(sample.ignore, placement(transform, mirrored=False))
         return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), ignore)
 
-    def _training_sample(self, key: Key) -> Sample:
+    def _training_sample(self, key: Key, augment: Augment) -> Sample:
         epoch, position, index, size = key
         no_aug = self.no_aug_from is not None and epoch >= self.no_aug_from
-        augment = self.augment.without_geometry() if no_aug else self.augment
+        if no_aug:
+            augment = augment.without_geometry()
         rng = np.random.default_rng((self.seed, epoch, position))
         largest = augment.scale[1]
         if augment.mixup:
@@ -191,20 +200,20 @@ class DetectionDataset(torch.utils.data.Dataset):
                 sample = checked_sample(result, size, len(self.annotations.classes))
             except ValueError as error:
                 raise ValueError(f"{self.annotations.path(index)}: {error}") from error
-            if before is not None:
+            if ignore is not None and before is not None:
                 sample = sample._replace(ignore=after_augment(ignore, *before, sample))
         return sample
 
 
-def after_augment(ignore: IgnoreRegions, image: np.ndarray, boxes: np.ndarray, after: Sample) -> IgnoreRegions:
+def after_augment(ignore: Arrays, image: np.ndarray, boxes: np.ndarray, after: Sample) -> Arrays:
     """Returns the ignore regions after `extra_augment`, which made the sample `after` of `image` and `boxes [n, 4]`.
 
-    It does not get the places. If it moved the boxes, or changed an image without boxes to tell, what is ignored somewhere is
-    so everywhere."""
+    `extra_augment` does not move ignore regions. If it moved boxes, each ignore region becomes the whole image; also if it
+    changed an image without boxes, which do not tell whether it moved."""
     stayed = boxes.shape == after.boxes.shape and np.abs(boxes - after.boxes).max(initial=0) <= 1
     if not len(boxes):
         stayed = stayed and np.array_equal(image, after.image)
-    return ignore if stayed else ignore.spread()
+    return ignore if stayed else spread(ignore)
 
 
 def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
@@ -241,17 +250,18 @@ def try_augment(data: DetectionDataset, size: tuple[int, int]) -> str:
     The trial ends after CLEAN samples without a lost box, and after TRIED samples if a box is kept: a crop that empties 8 samples
     of 10 never fails in practice. Boxes that are wrong in another way, but lie inside the image, are not noticed.
     """
-    if data.extra_augment is None:
+    augment = data.extra_augment
+    if augment is None:
         return ""
     labeled = np.flatnonzero(np.diff(data.annotations.starts))
     if not len(labeled):
         return ""
-    given = []  # boxes before the augmentation, by sample
+    given: list[np.ndarray] = []  # boxes before the augmentation, by sample
 
     def noted(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
         before = boxes.copy()
         given.append(before)
-        result = data.extra_augment(image, boxes, labels, rng)
+        result = augment(image, boxes, labels, rng)
         if form := _other_form(before, result):
             raise ValueError(f"extra_augment returns boxes as {form}: return x1,y1,x2,y2 in pixels")
         return result
@@ -314,8 +324,8 @@ def collate(items: list[Item]) -> Batch:
     return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, _batched([item.ignore for item in items]))
 
 
-def _batched(parts: list[IgnoreRegions | None]) -> IgnoreRegions | None:
-    """Returns tensors float32 [B, R, 2, 3] and bool [B, R, C] of the images of a batch; None if everything is known."""
+def _batched(parts: list[Arrays | None]) -> IgnoreRegions[Tensor] | None:
+    """Returns tensors float32 [B, R, 2, 3] and bool [B, R, C] of the images of a batch; None if there are none."""
     present = [part for part in parts if part is not None]
     if not present:
         return None

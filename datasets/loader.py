@@ -58,7 +58,8 @@ class TrainSampler:
         # Each side that is longer than the coarsest stride stays so: a map of 1 x 1 has no variance in a batch of one image.
         least = self.coarsest // SIZE_STEP + 1
         steps = (max(min(least, side // SIZE_STEP), round(side * factor / SIZE_STEP)) for side in self.image_size)
-        return tuple(step * SIZE_STEP for step in steps)
+        height, width = (step * SIZE_STEP for step in steps)
+        return height, width
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = epoch_order(self.length, self.seed, self.epoch, self.repeats)
@@ -120,6 +121,9 @@ class Loader(DataLoader):
     call, a worker also has the parent's own handlers.
     """
 
+    dataset: DetectionDataset
+    batch_sampler: "TrainSampler | ValSampler"
+
     def __iter__(self):
         return _with_original_errors(self._start())
 
@@ -156,7 +160,9 @@ def _message_in_worker(error: Exception) -> str | None:
     return re.split(name, str(error), flags=re.MULTILINE)[-1].rstrip("\n")
 
 
-def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> Loader:
+def build_loader(
+    dataset: DetectionDataset, sampler: TrainSampler | ValSampler, workers: int, pin_memory: bool = False
+) -> Loader:
     """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process)."""
     return Loader(
         dataset,

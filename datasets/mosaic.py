@@ -17,7 +17,7 @@ from datasets.transforms import (
     random_upside_down,
     shift_colors,
 )
-from utils.ignore_regions import joined, move, moved, quarter
+from utils.ignore_regions import joined, limited, move, moved, quarter
 from utils.images import FILL, fit
 
 CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the input size, in input sides (YOLOX)
@@ -55,7 +55,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
         ignore = moved(sample.ignore, matrix)
         if ignore is not None:
             place = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
-            ignored.append(ignore.within(move(place, affine)))
+            ignored.append(limited(ignore, move(place, affine)))
     shift_colors(output, rng, settings.hsv)
     boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Sample(output, boxes, labels, joined(ignored))
@@ -64,7 +64,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
 def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes.
 
-    What is ignored in one of the two images is ignored there in the result."""
+    The ignore regions of both images are ignore regions of the result."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
     fitted, _ = fit(wide, high, size, kind)

@@ -21,6 +21,7 @@ from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
 MAX_FOLDS = 1000
+SPLIT_SEED = 0  # of val=.2: runs that differ in seed= have the same validation images
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -89,14 +90,13 @@ def val_source(
 def read_train_and_val(
     train: str,
     val: str,
-    split_seed: int,
     options: ReadOptions,
     log: Callable[[str], None],
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 
-    `val`: a source, or a part of the training images as text (".2", "1/5"), which are chosen with `split_seed`. If it is the
-    demo and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
+    `val`: a source, or a part of the training images as text (".2", "1/5"), which are the same in each run. If it is the demo
+    and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
     if is_demo(train):
         demo.draw(Path(train).parent)
     division, source = division_of(val), val_of(val, train)
@@ -107,7 +107,7 @@ def read_train_and_val(
         raise ConfigError(no_val(train))
     found = read_splits(sources, options, log)
     if division:
-        return train_and_val(found[0], division, split_seed, options.split_by)
+        return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
     if inside:
         paths = [[data.path(i) for i in range(len(data))] for data in found]
         if error := shared_error(train, *paths, has_val=bool(found[0].other_splits)):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from utils.boxes import area, clip, xyxy_to_xywh
-from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image
+from utils.ignore_regions import Arrays, joined, of_boxes, of_image
 from utils.images import read_image
 from utils.text import amount, first_names
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     image: np.ndarray  # uint8 [H, W, 3] BGR
     boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
     labels: np.ndarray  # int64 [n]
-    ignore: IgnoreRegions | None = None  # None: all classes are annotated everywhere in the image
+    ignore: Arrays | None = None  # None: all classes are annotated everywhere in the image
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,22 +148,22 @@ class Annotations:
         return np.unpackbits(self.annotated, axis=1, count=len(self.classes)).astype(bool)
 
     def verified_negatives(self) -> np.ndarray:
-        """Returns which classes are annotated in each image, but have no box in it, bool [N, C]."""
+        """Returns which classes are annotated in each image, and have no box in it, bool [N, C]."""
         absent = self.annotated_mask()
         absent[self.image_of_boxes(), self.labels] = False
         return absent
 
     @property
     def is_partly_annotated(self) -> bool:
-        """Whether anything is not known about an image; of the formats that the program writes, only COCO JSON can tell it."""
+        """Whether the labels are incomplete. Of the formats that the program writes, only COCO JSON can store that."""
         return self.annotated is not None or self.is_ignored is not None
 
     def with_annotated(self, annotated_mask: np.ndarray) -> "Annotations":
-        """Returns the same images with the annotated classes of each, bool [N, C]."""
+        """Returns the same images with the classes that are annotated in each of them, bool [N, C]."""
         return replace(self, annotated=None if annotated_mask.all() else np.packbits(annotated_mask, axis=1))
 
-    def ignore_regions_of(self, index: int) -> IgnoreRegions | None:
-        """Returns the ignore regions of an image, in its pixels: of its classes that are not annotated, and its own."""
+    def ignore_regions_of(self, index: int) -> Arrays | None:
+        """Returns the ignore regions of an image, in its pixels: the whole image for the classes that are not annotated in it."""
         parts = []
         if self.annotated is not None:
             missing = ~np.unpackbits(self.annotated[index], count=len(self.classes)).astype(bool)

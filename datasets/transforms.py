@@ -232,7 +232,7 @@ def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, 
     if hue:
         table = ((np.arange(256) + hue) % 180).astype(np.uint8)
         cv2.insertChannel(cv2.LUT(cv2.extractChannel(converted, 0), table), converted, 0)
-    cv2.add(converted, (0, saturation, value, 0), dst=converted)  # clips
+    cv2.add(converted, (0, saturation, value, 0), dst=converted)  # type: ignore[call-overload]  # clips; stubs lack scalars
     cv2.cvtColor(converted, cv2.COLOR_HSV2BGR, dst=image)
 
 

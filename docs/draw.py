@@ -3,7 +3,7 @@
     python -m docs.draw                      from committed results and generated images
     python -m docs.draw bccd=BCCD raccoon=RACCOON video=VIDEO weights=yolox_nano.pth     also photographs, pages, the terminal
 
-The second line trains for about ten minutes on one CPU core, and needs Linux, Chromium and the package trackers. NOTICE has the
+The second line trains for about ten minutes on one CPU core, and needs Chromium and the package trackers. NOTICE has the
 addresses of the two data sets and of the video. The weights are the file of benchmarks/results/official.md.
 """
 
@@ -17,17 +17,13 @@ from pathlib import Path
 
 from benchmarks.table import RESULTS, read_rows
 from docs import (
-    draw_architecture,
     draw_assignment,
     draw_augmentation,
-    draw_corrections,
-    draw_incomplete,
     draw_models,
     draw_page,
     draw_photos,
     draw_results,
     draw_terminal,
-    draw_tiles,
     draw_timeline,
 )
 from report.plots import draw_curves
@@ -67,10 +63,7 @@ def from_rows() -> Drawers:
     """What is drawn from committed rows and generated images."""
     augmentations = {f"{name}.jpg": partial(draw_augmentation.main, name) for name in draw_augmentation.SHEETS}
     return augmentations | {
-        "architecture.png": draw_architecture.main,
-        "corrections.png": draw_corrections.main,
         "curves.png": curves,
-        "incomplete.jpg": draw_incomplete.main,
         "models.png": draw_models.main,
         "results.png": draw_results.main,
         "timeline.png": draw_timeline.main,
@@ -86,11 +79,9 @@ def from_data(cfg: Config) -> Drawers:
         "added_classes.jpg": partial(draw_photos.added_classes, photos / YARD, weights, best["added"]),
         "assignment.jpg": partial(draw_assignment.main, best["bccd"], bccd, CELLS),
         "check_page.jpg": partial(draw_page.check, bccd),
-        "heatmap.jpg": partial(draw_photos.heatmap, photos / RACCOON, weights),
         "hero.jpg": partial(draw_photos.before_after, photos / RACCOON, weights, best["raccoon"]),
         "predictions.jpg": partial(draw_photos.predictions, runs["bccd"]),
         "report.jpg": partial(draw_page.report, runs["bccd"]),
-        "tiles.jpg": partial(draw_tiles.main, best["bccd"], bccd),
         "tracking.gif": partial(draw_photos.tracking, cfg.video, weights, FRAMES),
         "train.svg": partial(draw_terminal.main, weights),
     }

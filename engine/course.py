@@ -1,23 +1,23 @@
 """The course of a run: how many epochs it has, what each of them does, and the learning rate of each step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from engine.rates import Rates, given_or
 from engine.schedule import (
     Plan,
+    Schedule,
     curve_marks,
     enough_epochs,
     first_fixed_epoch,
-    first_no_aug_epoch,
     usual_no_aug_epochs,
     usual_warmup,
 )
 from engine.state import State
-from engine.time_budget import TimeBudget
+from engine.time_budget import EVALUATION, TimeBudget, seconds_of_epochs
 from utils.processes import Ranks
 from utils.text import amount
 
@@ -34,36 +34,47 @@ class Phase:
     fixed_statistics: bool  # of all batch norms
 
 
+class Follower(Protocol):
+    """An owner that depends on the number of epochs."""
+
+    def follow(self, course: "Course") -> None: ...
+
+
 class Course:
     """The owner of the epochs: how many there are, and what each one does.
 
     `cfg`: the constants of train.py; `images`: of the training data; `build_schedule`: `Schedule`, or what takes its place.
-    `plan` and `schedule` are those of the current number of epochs. Only hours= changes it: at the start (`choose_epochs`) and
-    after an epoch (`change_epochs`).
+    `plan` and `schedule` are those of the current number of epochs, which only hours= changes: it is chosen at the start, and a
+    run that is late is shortened once.
     """
 
-    def __init__(self, cfg: Any, images: int, rates: Rates, budget: TimeBudget, build_schedule: Callable):
+    def __init__(
+        self, cfg: Any, images: int, rates: Rates, budget: TimeBudget, build_schedule: Callable[..., Schedule]
+    ):
         self.rates, self.budget, self.patience, self.kind = rates, budget, cfg.patience, cfg.schedule
+        self.evaluate_every = cfg.evaluate_every
         self._build_schedule = build_schedule
         self._batch_sizes = {True: cfg.freeze_batch_size, False: cfg.batch_size}  # frozen -> images per batch
         self._from_scratch = cfg.weights is None
         self._chooses_epochs = cfg.epochs == 0
         epochs = cfg.epochs or enough_epochs(images, cfg.batch_size * cfg.accumulate)
-        self.longest = Plan.of(images, epochs, cfg.freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
-        self._written_no_aug = cfg.no_aug_epochs
+        self.max_plan = Plan.of(
+            images, epochs, cfg.freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate
+        )
         self._lengths = cfg.warmup_epochs, cfg.no_aug_epochs  # None: the usual ones of the chosen number of epochs
         self.no_aug_from = torch.tensor(epochs).share_memory_()  # an epoch, which the loader's workers read
+        self.time_text = ""  # a line to log about the number of epochs that hours= has chosen
         self._begin(epochs)
 
     def _begin(self, epochs: int) -> None:
         """Sets the number of epochs at the start, and the lengths that depend on it."""
         warmup, no_aug = self._lengths
-        self.warmup_epochs = given_or(warmup, usual_warmup(self.longest.cut(epochs)))
-        self._set(epochs, given_or(no_aug, usual_no_aug_epochs(epochs)))
+        self.warmup_epochs = given_or(warmup, usual_warmup(self.max_plan.shortened(epochs)))
+        self._set(epochs, usual_no_aug_epochs(epochs) if no_aug is None else no_aug)
 
     def _set(self, epochs: int, no_aug_epochs: int) -> None:
         """Sets the number of epochs, and everything that follows from it."""
-        self.plan, self.no_aug_epochs = self.longest.cut(epochs), no_aug_epochs
+        self.plan, self.no_aug_epochs = self.max_plan.shortened(epochs), no_aug_epochs
         self.first_no_aug = max(epochs - no_aug_epochs, 0)
         self.no_aug_from.fill_(self.first_no_aug)
         self.first_fixed = epochs  # first epoch with fixed batch-norm statistics: none
@@ -86,7 +97,7 @@ class Course:
         return self.plan.epochs
 
     @property
-    def constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, Any]:
         """The constants that this object owns, with their current values."""
         names = ("epochs", "warmup_epochs", "no_aug_epochs")
         return {name: getattr(self, name) for name in names}
@@ -108,13 +119,13 @@ class Course:
             fixed_statistics=epoch >= self.first_fixed,
         )
 
-    def trial(self, frozen: bool) -> Phase:
+    def probe(self, frozen: bool) -> Phase:
         """Returns the phase of steps that only measure time."""
         return Phase(0, frozen, self._batch_sizes[frozen], no_aug=False, static=False, fixed_statistics=False)
 
     def evaluates_after(self, epoch: int) -> bool:
         """Returns whether the model is evaluated after an epoch (counted from 0)."""
-        return (epoch + 1) % self.budget.evaluate_every == 0 or epoch + 1 == self.epochs
+        return (epoch + 1) % self.evaluate_every == 0 or epoch + 1 == self.epochs
 
     def done(self, state: State) -> str | None:
         """Returns why the run is finished, or None if it is not."""
@@ -127,47 +138,68 @@ class Course:
         """Returns what extends a run that is finished."""
         if state.epoch < self.epochs:
             return "a larger patience=, or patience=0,"
-        return "a larger hours=" if self.epochs < self.longest.epochs else "a larger epochs="
+        return "a larger hours=" if self.epochs < self.max_plan.epochs else "a larger epochs="
 
     def seconds_left(self, trained: int) -> float:
-        """Returns the expected seconds until the end of the run after `trained` complete epochs."""
-        return self.budget.left(self.plan, trained, trained)
+        """Returns the expected seconds until the end of the run after `trained` epochs; 0 before the thaw, when it is unknown."""
+        if trained < self.plan.freeze_epochs < self.epochs:
+            return 0.0
+        return (self.epochs - trained) * self.budget.epoch_seconds
 
-    def choose_epochs(
-        self, step_seconds: Callable[[Phase], float], val_images: int, state: State, ranks: Ranks
-    ) -> None:
-        """With hours=, chooses the number of epochs at the start of a run, or of a resumed one with another limit.
+    def choose_epochs(self, step_seconds: Callable[[Phase], float], val_images: int, done: int, ranks: Ranks) -> None:
+        """With hours=, chooses how many epochs fit, unless the run to resume has chosen it for the same limits.
 
-        `step_seconds`: measures the steps of a phase; `val_images`: the number of validation images.
+        `step_seconds`: measures a step of a phase; `val_images`: number of validation images; `done`: epochs trained before.
         """
-        if self.budget.limit:
-            self.budget.probe(lambda frozen: step_seconds(self.trial(frozen)), self.longest, val_images)
-            self._begin(self.budget.choose(self.longest, state.epoch, ranks))
+        plan, limit = self.max_plan, self.budget.limit
+        if not limit or self.budget.is_chosen(plan.epochs):
+            return
+        kinds = {True: plan.freeze_epochs > 0, False: plan.freeze_epochs < plan.epochs}  # the phases of the run
+        seconds = {frozen: step_seconds(self.probe(frozen)) for frozen, exists in kinds.items() if exists}
+        slowest = max(seconds.values())
+        evaluation = EVALUATION * slowest / plan.images * val_images
 
-    def change_epochs(self, done: int, ranks: Ranks) -> str:
-        """With hours=, changes the number of epochs to what the measured time allows, after `done` epochs were trained.
+        def expected(epochs: int) -> float:
+            return seconds_of_epochs(plan.shortened(epochs), done, seconds, evaluation, self.evaluate_every)
 
-        A run that is late keeps its last epochs, those without augmentation. Returns a line to log, or "".
+        self.budget.choose(expected, max(done, 1), plan.epochs)
+        self._begin(ranks.on_main(lambda: self.budget.epochs))
+        self.budget.epochs = self.epochs
+        self.time_text = self._chosen_text(self.budget.used + expected(self.epochs))
+
+    def _chosen_text(self, seconds: float) -> str:
+        """Returns a line about the number of epochs that hours= has chosen. `seconds`: the expected time of the whole run."""
+        given = f"hours={self.budget.limit / 3600:g}"
+        if seconds > self.budget.limit:
+            return f"WARNING: {given}: too little for {amount(self.epochs, 'epoch')}, about {seconds / 3600:.2g} hours"
+        text = f"time       {given}: {self.epochs} of up to {amount(self.max_plan.epochs, 'epoch')}"
+        text += f", about {seconds / 3600:.2g} hours in all"
+        if self.epochs == self.max_plan.epochs:
+            text += "; a larger epochs= would use more of the time"
+        return text
+
+    def shorten_if_late(self, trained: int, ranks: Ranks, followers: Sequence[Follower]) -> None:
+        """With hours=, sends a run that is late to its last epochs, those without augmentation, after `trained` epochs.
+
+        This happens at most once. `followers`: owners that depend on the number of epochs.
         """
-        if not self.budget.limit:
-            return ""
-        before = self.epochs
-        least = done + 1 if done - 1 < self.first_no_aug < before else done
-        epochs = self.budget.fit(self.longest, least, done, ranks)
-        if epochs == before:
-            return ""
-        self._set(epochs, epochs - first_no_aug_epoch(epochs, self._written_no_aug, self.first_no_aug, done))
+        if not self.budget.limit or trained >= self.first_no_aug:
+            return
+        fitting = ranks.on_main(self.budget.epochs_left)
+        if fitting > self.no_aug_epochs:
+            return
+        before, last = self.epochs, min(self.no_aug_epochs, max(fitting, 1))
+        self._set(trained + last, last)
+        self.budget.epochs = self.epochs
+        for owner in followers:
+            owner.follow(self)
         hours = self.budget.limit / 3600
-        return f"hours={hours:g}: {amount(epochs, 'epoch')} instead of {before}, from the measured time"
-
-    def time_text(self, state: State) -> str:
-        """Returns a line about how a run with hours= uses its time, "" for other runs."""
-        return self.budget.text(self.longest, state.epoch) if self.budget.limit else ""
+        ranks.log(f"hours={hours:g}: the run is late, so it has {amount(self.epochs, 'epoch')} instead of {before}")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""
         return {
-            "max_epochs": self.longest.epochs if self._chooses_epochs else 0,
+            "max_epochs": self.max_plan.epochs if self._chooses_epochs else 0,
             "warmup_epochs": self.warmup_epochs,
             "no_aug_epochs": self.no_aug_epochs,
             "budget": self.budget.state_dict() if self.budget.limit else None,
@@ -177,7 +209,8 @@ class Course:
         """Restores a `state_dict`: the lengths and the time of a saved run, which may now have other numbers of epochs."""
         self._lengths = state["warmup_epochs"], state["no_aug_epochs"]
         if self._chooses_epochs and state["max_epochs"]:
-            self.longest = self.longest.cut(state["max_epochs"])
+            self.max_plan = self.max_plan.shortened(state["max_epochs"])
         if state["budget"]:
             self.budget.load_state_dict(state["budget"])
-        self._begin(self.longest.epochs)
+        is_chosen = self.budget.is_chosen(self.max_plan.epochs)
+        self._begin(self.budget.epochs if is_chosen else self.max_plan.epochs)

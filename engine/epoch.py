@@ -8,9 +8,9 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from datasets.loader import Loader
 from engine.optimizer import MAX_BAD_STEPS, Updater
 from engine.parallel import compile_criterion
-from engine.profiling import profiled
 from engine.run_folder import Run
 from report.drawn_images import draw_batches
 from utils.processes import Ranks
@@ -184,8 +184,9 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: 
 
 def _gradient_sync(model: nn.Module, updater: Updater):
     """Returns the context of a backward pass: only the last batch of an optimizer step averages gradients over processes."""
-    inside = isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate
-    return model.no_sync() if inside else nullcontext()
+    if isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate:
+        return model.no_sync()
+    return nullcontext()
 
 
 def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent_ids: Iterable[Tensor]) -> None:
@@ -205,21 +206,18 @@ def batches_to_log(batches_per_second: float, accumulate: int, ranks: Ranks) -> 
 
 @contextmanager
 def epoch_progress(
-    loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, profile_steps: int = 0
+    loader: Loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None
 ) -> Iterator[tuple[Iterable, Callable[[Meter], None]]]:
     """Yields the batches of an epoch (counted from 0) with a progress bar, and a function that shows a meter in the bar.
 
-    The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
-    `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
+    The process that writes the log of `run` also saves contact sheets of the first three batches of the run. `meter`: the meter
+    of the epoch, which an earlier start of the run may have begun.
     """
     begun = meter.batches
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", run is not None, begun) as bar:
         batches: Iterable = bar
         if run and epoch == 0:
             batches = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
-        if run and profile_steps:
-            path = run.folder / f"profile_epoch_{epoch + 1:04}.json.gz"
-            batches = profiled(batches, profile_steps, path, bar.write)
 
         def show(meter: Meter) -> None:
             speed = loader.batch_sampler.batch_size * meter.batches / meter.seconds

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
+from datasets.loader import Loader
 from engine.optimizer import Updater
 from engine.rates import domain_similarity_of
-from engine.time_budget import TimeBudget
+from engine.run_folder import Run
 from metrics.coco import class_thresholds, coco_metrics, to_coco
-from nets import Pretraining
+from nets import DetectionModel, Pretraining
 from report.drawn_images import prediction_sheet
 from report.heatmap import HeatMaps
 from utils.processes import Interrupted, Ranks
@@ -20,10 +20,10 @@ from utils.signals import StopSignal
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    loader,
+    model: DetectionModel,
+    loader: Loader,
     ranks: Ranks,
-    criterion=None,
+    criterion: Callable | None = None,
     confidence: float = 0.001,
     nms_iou: float = 0.65,
     max_detections: int = 300,
@@ -60,44 +60,42 @@ def evaluate(
     if any(ranks.any(stopped)):
         raise Interrupted
     local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
-    detections = to_coco([part for part in ranks.gather_on_main(local) if part], loader.dataset.annotations)
-    metrics = ranks.on_main(lambda: coco_metrics(loader.dataset.annotations.coco(), detections))
+    results = to_coco([part for part in ranks.gather_on_main(local) if part], loader.dataset.annotations)
+    metrics = ranks.on_main(lambda: coco_metrics(loader.dataset.annotations.coco(), results))
     if criterion is not None:
         total, positives = ranks.sum(sums).tolist()
         metrics["val_loss"] = total / max(positives, 1)
-    return {**metrics, "detections": detections}
+    return {**metrics, "detections": results}
 
 
 class Initial:
     """The evaluation of the initial weights before training (epoch 0), if they were trained on classes of the data.
 
-    `row`: the row of the log, empty without an evaluation. `domain_similarity`: see `domain_similarity_of`.
-    `expected`: the mAP50-95 of the
-    weights on images like those of their training. `criterion`: see `evaluate`.
+    `row`: the row of the log, empty without an evaluation. `domain_similarity`: see `domain_similarity_of`. `expected`: the
+    mAP50-95 of the weights on images like those of their training. `criterion`: see `evaluate`.
     """
 
     def __init__(
         self,
         pretraining: Pretraining | None,
         expected: float,
-        model: nn.Module,
-        loader,
-        criterion,
+        model: DetectionModel,
+        loader: Loader,
+        criterion: Callable,
         ranks: Ranks,
-        budget: TimeBudget,
     ):
         self.pretrained = pretraining is not None
         self.row: dict[str, Any] = {}
         self.domain_similarity = 0.0
-        if self.pretrained and pretraining.known > 0:
-            budget.lap()
+        if pretraining and pretraining.known > 0:
             metrics = evaluate(model, loader, ranks, criterion)
             self.row = {"epoch": 0} | evaluation_row(metrics, model.first_class)
-            budget.lap("evaluation")
             self.domain_similarity = domain_similarity_of(pretraining, self.row["AP"], expected)
 
 
-def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:
+def validate(
+    updater: Updater, loader: Loader, criterion: Callable, ranks: Ranks, run: Run, epoch: int, stop: StopSignal
+) -> dict[str, Any]:
     """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
     Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and contact sheets of

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
+from nets import DetectionModel
 from utils.config import ConfigError
 from utils.processes import Ranks
 
@@ -30,12 +30,12 @@ class StepMemory:
     the number of training images. Raises SystemExit with advice if a thawed step does not fit.
     """
 
-    def __init__(self, cfg: Any, model: nn.Module, criterion: Callable, boxes: int, length: int, ranks: Ranks):
+    def __init__(self, cfg: Any, model: DetectionModel, criterion: Callable, boxes: int, length: int, ranks: Ranks):
         self.accumulate = cfg.accumulate
         largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
         probe = StepProbe(model, criterion, largest, max(boxes, 1), cfg.amp, ranks.all_gpus)
         given = {name: getattr(cfg, name) for name in SIZES}
-        self.batch_sizes = choose_batch_sizes(given, probe.bytes, length, cfg.accumulate, ranks)
+        self.batch_sizes: dict[str, Any] = choose_batch_sizes(given, probe.bytes, length, cfg.accumulate, ranks)
         self.thawed_bytes = 0  # of a step on each GPU after the thaw
         thaws = cfg.epochs == 0 or cfg.freeze_epochs < cfg.epochs
         if thaws and ranks.device.type == "cuda":
@@ -43,6 +43,10 @@ class StepMemory:
                 self.thawed_bytes = probe.bytes(-(-self.batch_sizes["batch_size"] // number_of_gpus(ranks)))
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory after the thaw: {self.advice()}") from error
+
+    def text(self) -> str:
+        """Returns a line about the memory of a thawed step; "" where it was not measured."""
+        return f"memory     {self.thawed_bytes / 2**30:.1f} GiB for a thawed step" if self.thawed_bytes else ""
 
     def advice(self, frozen: bool = False) -> str:
         """Returns what to change if a step of the frozen or of the thawed phase does not fit."""
@@ -56,7 +60,7 @@ class StepProbe:
     With `all_gpus` (nn.DataParallel) this GPU also computes the loss of the images of the others.
     """
 
-    model: nn.Module
+    model: DetectionModel
     criterion: Callable
     image_size: tuple[int, int]
     boxes: int
@@ -160,13 +164,11 @@ def reserved_bytes(device: torch.device) -> int:
 
 
 def less_memory(sizes: Mapping[str, int], accumulate: int, frozen: bool = False) -> str:
-    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit.
-
-    CUDA graphs keep their memory between steps, also during an evaluation."""
+    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
     name, other = SIZES if frozen else SIZES[::-1]
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
     return (
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
-        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)}); cuda_graphs=false also saves memory"
+        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
     )

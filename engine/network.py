@@ -13,6 +13,7 @@ from engine.course import Phase
 from engine.epoch import Meter, fit_one_epoch
 from engine.optimizer import Updater
 from engine.parallel import graphed, wrap
+from nets import DetectionModel
 from utils.processes import Ranks
 
 CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
@@ -25,10 +26,9 @@ class Network:
     `cfg`: the constants of train.py; `sampler`: of the training batches, which gets the epoch and its batch size.
     """
 
-    def __init__(self, cfg: Any, model: nn.Module, updater: Updater, sampler: TrainSampler, ranks: Ranks):
-        self.sync_bn, self.cuda_graphs = cfg.sync_bn, cfg.cuda_graphs
+    def __init__(self, cfg: Any, model: DetectionModel, updater: Updater, sampler: TrainSampler, ranks: Ranks):
+        self.sync_bn = cfg.sync_bn
         self.model, self.updater, self.sampler, self.ranks = model, updater, sampler, ranks
-        self.log = ranks.log
         self._ready: nn.Module | None = None  # as the last epoch used it
 
     def begin(self, phase: Phase, done: int = 0) -> nn.Module:
@@ -46,51 +46,45 @@ class Network:
             self.model.freeze_backbone(phase.frozen)
             self.model.fix_statistics(phase.fixed_statistics)
             self._ready = wrap(self.model, self.ranks, self.sync_bn)
-            self._ready = accelerate(self._ready, self.sampler, self.updater, self.cuda_graphs, self.log)
+            self._ready = accelerate(self._ready, self.sampler, self.updater, self.ranks.log)
         return self._ready
 
-    def trial(self, build_updater: Callable[[nn.Module], Updater]) -> "Network":
-        """Returns a network on a copy of the model, with an updater of the copy."""
-        trial = copy.copy(self)
-        trial.model, trial.log, trial._ready = copy.deepcopy(self.model), lambda _: None, None
-        trial.updater = build_updater(trial.model)
-        return trial
 
-
-def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
+def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: Callable[[str], None]) -> nn.Module:
     """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
 
-    The model is returned unchanged if `graphs` is false, it is compiled, gradients accumulate, or input sizes vary.
+    The model is returned unchanged if it is compiled, gradients accumulate, or input sizes vary.
     """
     search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
     torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
-    if not graphs or updater.device.type != "cuda":
-        return model
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
         return model
-    if updater.accumulate > 1 or sampler.multi_scale:
+    if updater.device.type != "cuda" or updater.accumulate > 1 or sampler.multi_scale:
         return model
     return graphed(model, (sampler.batch_size, 3, *sampler.image_size), updater.autocast, log)
 
 
 def step_seconds(
     network: Network,
-    build_updater: Callable[[nn.Module], Updater],
     build_criterion: Callable,
     loader: Iterable,
     clock: Callable[[], float],
     phase: Phase,
 ) -> float:
-    """Measures the seconds of a training step of a phase, with its data, on a copy of the model. The model stays unchanged."""
-    trial = network.trial(build_updater)
-    ready, updater, ranks = trial.begin(phase), trial.updater, trial.ranks
-    criterion = build_criterion(trial.model, ranks.normalizer, no_aug=phase.no_aug)
+    """Measures the seconds of a training step of a phase, with its data. Model and updater are afterwards as they were."""
+    model, updater, ranks = network.model, network.updater, network.ranks
+    before = copy.deepcopy((model.state_dict(), updater.state_dict()))
+    wrapped = network.begin(phase)
+    criterion = build_criterion(model, ranks.normalizer, no_aug=phase.no_aug)
     batches = chain.from_iterable(repeat(loader))  # an epoch may have fewer steps
 
     def train(steps: int) -> None:
-        fit_one_epoch(ready, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
+        fit_one_epoch(wrapped, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
 
     train(WARM_UP_STEPS)
     start = clock()
     train(TIMED_STEPS)
-    return (clock() - start) / TIMED_STEPS
+    seconds = (clock() - start) / TIMED_STEPS
+    model.load_state_dict(before[0])
+    updater.load_state_dict(before[1])
+    return seconds

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.schedule import Schedule
+from nets import DetectionModel
 
 MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs a few to find its scale
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
@@ -55,19 +56,18 @@ class EMA:
     in YOLOX for long runs, less for runs of a few hundred steps, whose average would otherwise lag behind.
     """
 
-    def __init__(self, model: nn.Module, total_steps: int, enabled: bool = True):
+    def __init__(self, model: DetectionModel, total_steps: int):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         # Listed once: the walk through all modules takes milliseconds of every step.
-        self.parameters = list(self.model.parameters()), list(model.parameters())
+        self.parameters: tuple[list[Tensor], list[Tensor]] = list(self.model.parameters()), list(model.parameters())
         for ours, theirs in zip(self.model.modules(), model.modules(), strict=True):
             ours._buffers = theirs._buffers
-        self.enabled = enabled
         self.set_length(total_steps)
         self.count = torch.zeros((), device=next(model.parameters()).device)
 
     def set_length(self, total_steps: int) -> None:
         """Sets the decay for a run of this length."""
-        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1)) if self.enabled else 0.0
+        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1))
         self.tau = min(2000.0, max(total_steps / 20, 1))
 
     @torch.no_grad()
@@ -80,12 +80,12 @@ class EMA:
         weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * finite
         trained = [p.requires_grad for p in self.parameters[1]]
         ours, theirs = (list(compress(parameters, trained)) for parameters in self.parameters)
-        if self.decay == 0:
+        if self.decay == 0:  # a run of at most 20 steps
             torch._foreach_copy_(ours, theirs)  # bitwise equal, also after a skipped step
         elif weight.device.type == "cpu":  # .item() waits for nothing on a CPU, and allows one pass instead of three
             torch._foreach_lerp_(ours, theirs, weight.item())
         else:
-            difference = torch._foreach_sub(theirs, ours)
+            difference = list(torch._foreach_sub(theirs, ours))
             torch._foreach_mul_(difference, weight)
             torch._foreach_add_(ours, difference)
 
@@ -99,7 +99,7 @@ class Updater:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: DetectionModel,
         optimizer: torch.optim.Optimizer,
         schedule: Schedule,
         ema: EMA,
@@ -177,7 +177,7 @@ class Updater:
         Not scaler.step: it detects only gradients that are not finite, but the norm of finite ones can overflow, too.
         """
         if self.fused:
-            self.optimizer.found_inf = 1 - finite
+            self.optimizer.found_inf = 1 - finite  # type: ignore[attr-defined]  # read by PyTorch's fused optimizers
             self.optimizer.step()
         elif bool(finite):  # waits for the device
             self.optimizer.step()
@@ -201,7 +201,7 @@ class Updater:
         if ranks.world_size > 1 and norms:
             images = int(ranks.sum(torch.tensor(self.images, device=self.device)))
             if images:  # else the statistics are still equal
-                local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
+                local = [b for norm in norms for b in (norm.running_mean, norm.running_var) if b is not None]
                 weight = self.images * ranks.world_size / images
                 mean = ranks.sum(torch.cat(local) * weight) / ranks.world_size
                 torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
@@ -234,4 +234,5 @@ class Updater:
         self.step_number = state["step_number"]
         self.skipped.copy_(state["skipped"])
         self.bad_in_a_row.copy_(state["bad_in_a_row"])
+        self.images = 0  # a state is saved after the statistics were averaged
         self.good_statistics.copy_(self._flat_statistics())

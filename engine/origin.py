@@ -111,9 +111,9 @@ class Origin:
         )
         options = read_options(**{name: getattr(cfg, name) for name in names})
         if self.trained is None:
-            return read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+            return read_data(cfg.train, cfg.val, options, log)
         options = replace(options, known=self.trained.classes)
-        data = read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+        data = read_data(cfg.train, cfg.val, options, log)
         *data, notes = with_known_classes(self.trained.classes, *data, options.select)
         for number, split in enumerate(data):
             data[number], outside = split.with_range(self.trained.value_range)

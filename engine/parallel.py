@@ -5,6 +5,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -68,11 +69,13 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
     if dist.is_initialized():
         sums = torch.cat([pixels * moments.flatten(), moments.new_tensor([pixels])])
         dist.all_reduce(sums)
-        pixels = sums[-1].item()
-        moments = (sums[:-1] / pixels).view(2, channels)
+        pixels_of_all = sums[-1].item()
+        moments = (sums[:-1] / pixels_of_all).view(2, channels)
+    else:
+        pixels_of_all = float(pixels)
     mean, squares = moments
     variance = (squares - mean.square()).clamp(min=0)
-    return mean.to(x.dtype), variance.to(x.dtype), pixels
+    return mean.to(x.dtype), variance.to(x.dtype), pixels_of_all
 
 
 class ExactBatchNorm2d(nn.BatchNorm2d):
@@ -81,6 +84,11 @@ class ExactBatchNorm2d(nn.BatchNorm2d):
     nn.SyncBatchNorm works on GPUs only. A single process uses this class for its large layers, where the statistics of
     BatchNorm2d are not exact, so that one process and several differ in the last digits only.
     """
+
+    num_batches_tracked: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, C, H, W] -> the same shape. B may be 0 on this rank if another rank has an image."""
@@ -130,7 +138,8 @@ def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Mo
     ddp, devices = nn.parallel.DistributedDataParallel, [device] if device.type == "cuda" else None
     names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
     name = next(name for name in names if name in inspect.signature(ddp).parameters)
-    return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
+    options: dict[str, Any] = {name: False}
+    return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
 def require_statistics(
@@ -237,14 +246,15 @@ def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: b
 
 def compile_criterion(criterion: Callable) -> Callable:
     """Returns the loss function, which torch.compile compiles once for all numbers of boxes per image. Single process only."""
-    compiled = torch.compile(criterion.__call__)  # epochs share what was compiled: it belongs to the code of the method
+    # Epochs share what was compiled: it belongs to the code of the method. The hint of torch.compile itself is wrong.
+    compiled = torch.compile(criterion.__call__)  # type: ignore[operator]
 
     def padded(
         predictions: Sequence[Tensor],
         boxes: Tensor,
         labels: Tensor,
         size: tuple[int, int],
-        ignore: IgnoreRegions | None = None,
+        ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         missing = max(0, 2 - boxes.shape[1])  # 0 and 1 would be compiled apart; a row of label -1 changes nothing
         boxes, labels = F.pad(boxes, (0, 0, 0, missing)), F.pad(labels, (0, missing), value=-1)

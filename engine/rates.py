@@ -38,7 +38,7 @@ class Rates:
         self.min_learning_rate = given_or(cfg.min_learning_rate, self.learning_rate / 20)
 
     @property
-    def constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, Any]:
         """The constants that this object owns, with their values in this run."""
         names = ("learning_rate", "min_learning_rate", "weight_decay")
         return {name: getattr(self, name) for name in names}
@@ -68,7 +68,7 @@ def domain_similarity_of(pretraining: Pretraining, mean_ap: float, expected: flo
     `mean_ap`: the mAP50-95 of the weights on the validation data before training. `expected`: the mAP50-95 that official
     weights reach on images like their training images. The ratios of mAP and of classes are ramps, so that one more class
     or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured in
-    benchmarks/results/known_classes.md.
+    benchmarks/decisions.md.
     """
     if not pretraining.official or expected <= 0:
         return 0.0

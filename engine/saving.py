@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -50,16 +50,17 @@ class Saver:
         self.defaults = asdict(type(cfg)())  # for card.md, which has the constants that differ
         self.run, self.stop, self.data, self.ranks, self.on_row = run, stop, data, ranks, on_row
         self.owners, self.frozen_thresholds = origin.owners, origin.thresholds
-        self.updater, self.course = origin.owners["updater"], origin.owners["course"]
+        self.updater, self.course = cast(Updater, origin.owners["updater"]), cast(Course, origin.owners["course"])
         self.pending: dict[str, dict] = {}  # checkpoints, by file name, that could not be written yet
 
-    def begin(self, state: State, initial_row: Mapping[str, Any]) -> State:
+    def begin(self, state: State, initial_row: dict[str, Any]) -> State:
         """Saves what is known before the first step: the evaluation of initial weights, so that best.pt holds them until training
         beats them; or with hours= the number of epochs, before a step depends on it."""
         if initial_row:
-            return self.finish(state, initial_row)
-        if self.course.budget.limit:
+            state = self.finish(state, initial_row)
+        elif self.course.budget.limit:
             self.within_epoch(state, Meter())
+        self.course.budget.begin_epochs()
         return state
 
     def follow(self, course: Course) -> None:
@@ -67,7 +68,7 @@ class Saver:
         if self.run:
             self.run.change({**self.run.config, **course.constants}, course.marks)
 
-    def finish(self, state: State, row: Mapping[str, Any]) -> State:
+    def finish(self, state: State, row: dict[str, Any]) -> State:
         """Saves the end of an epoch, and logs its line: the row of the log, best.pt if it is the best, and last.pt.
 
         Returns the state after the epoch.
@@ -80,11 +81,10 @@ class Saver:
         self._save(state, Meter(), is_last, state.rows[-1], names)
         if self.ranks.is_main:
             self.on_row(state.rows[-1], self.run)
+        self.course.budget.end_epoch()
         is_best = state.epoch > 0 and state.best_epoch == state.epoch
         left, memory = self.course.seconds_left(state.epoch), reserved_bytes(self.ranks.device)
         self.ranks.log(epoch_text(row, self.course.epochs, is_best, left, memory))
-        if state.epoch:
-            self.course.budget.lap("save")
         return state
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:
@@ -95,7 +95,11 @@ class Saver:
         """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
         if self.stop.orphaned():
             raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
-        due = self.ranks.is_main and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
+        due = (
+            self.ranks.is_main
+            and self.run is not None
+            and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
+        )
         to_save, to_stop = self.ranks.any(due, self.stop.received)
         if to_stop:
             raise Interrupted
@@ -111,40 +115,42 @@ class Saver:
         """
         self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        errors = self._write(state, meter, row, names) if self.run else []
+        errors = self._write(self.run, state, meter, row, names) if self.run else []
         self.ranks.gather(None)
         self.stop.saving = last
         if last and errors:
             raise errors[-1]
 
-    def _write(self, state: State, meter: Meter, row: Mapping | None, names: Sequence[str]) -> list[Exception]:
+    def _write(
+        self, run: Run, state: State, meter: Meter, row: Mapping | None, names: Sequence[str]
+    ) -> list[Exception]:
         """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
         with warn_if_disk_fails(errors):
-            self.run.check_folder()
+            run.check_folder()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
-                self.run.log(row)
+                run.log(row)
                 model_card.write(self.updater.model, self.run, state, self.data, self.defaults)
-            self.run.scalars(tensorboard_scalars(row), state.epoch)
-        contents = self._contents(state)
+            run.scalars(tensorboard_scalars(row), state.epoch)
+        contents = self._contents(run, state)
         self.pending |= dict.fromkeys(names, contents)
         for name in list(self.pending):
             with warn_if_disk_fails(errors):
-                self.run.save(name, self.pending[name])
+                run.save(name, self.pending[name])
                 del self.pending[name]
         self.pending = copy.deepcopy(checkpoint.plain(self.pending))  # training will change the tensors
         states = {name: owner.state_dict() for name, owner in self.owners.items()}
         states |= {"state": asdict(state), "meter": meter.state_dict()}
         with warn_if_disk_fails(errors):
-            self.run.save("last.pt", {**contents, "resume": states})
+            run.save("last.pt", {**contents, "resume": states})
         return errors
 
-    def _contents(self, state: State) -> dict[str, Any]:
+    def _contents(self, run: Run, state: State) -> dict[str, Any]:
         """Returns what each checkpoint holds, for prediction."""
         data = self.data[0]
         return {
-            "config": self.run.config,
+            "config": run.config,
             "classes": list(data.classes),
             "epoch": state.epoch,
             "step": self.updater.step_number,

@@ -26,7 +26,7 @@ class Plan:
         steps = (-(-length // frozen_images), -(-length // images))
         return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
 
-    def cut(self, epochs: int) -> "Plan":
+    def shortened(self, epochs: int) -> "Plan":
         """Returns the plan with fewer epochs."""
         return replace(self, epochs=epochs, freeze_epochs=min(self.freeze_epochs, epochs))
 
@@ -40,7 +40,7 @@ class Plan:
         """The number of optimizer steps of the run."""
         return self.steps_before(self.epochs)
 
-    def position(self, step: int) -> float:
+    def position(self, step: float) -> float:
         """Converts a step to epochs: 2.5 is the middle of the third epoch."""
         frozen = self.freeze_epochs * self.frozen_steps
         if step < frozen:
@@ -67,22 +67,11 @@ def usual_no_aug_epochs(epochs: int) -> int:
     return min(round(epochs / 5), 15)
 
 
-def first_no_aug_epoch(epochs: int, written: int | None, before: int, done: int) -> int:
-    """Returns the first no-augmentation epoch if the number of epochs changes after `done` of them.
-
-    `written`: the constant no_aug_epochs; `before`: the first one so far, which stays if it is done.
-    """
-    if before < done:
-        return before
-    length = usual_no_aug_epochs(epochs) if written is None else written
-    return max(epochs - length, done)
-
-
 def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
     """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a training from scratch.
 
-    It is the first no-augmentation epoch, but neither before the last fifth of all epochs nor before the last 15: earlier, the
-    statistics of a network from scratch are still far from what they become. See benchmarks/decisions.md.
+    It is the latest of: the first no-augmentation epoch, 4/5 of the run, 15 epochs before its end. Earlier, the statistics of a
+    network from scratch are still far from what they become. See benchmarks/decisions.md.
     """
     return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))
 

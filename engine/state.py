@@ -59,7 +59,7 @@ class State:
             return f"{amount(self.epoch, 'epoch')} are trained, more than epochs={epochs}"
         if self.epoch == epochs:
             return f"all {epochs} epochs are trained" if epochs > 1 else "its only epoch is trained"
-        evaluated = self.best_epoch is not None and "AP" in self.rows[-1]
-        if patience and evaluated and self.epoch - self.best_epoch >= patience:
+        best = self.best_epoch
+        if patience and best is not None and "AP" in self.rows[-1] and self.epoch - best >= patience:
             return f"no better mAP for {amount(patience, 'epoch')} (patience={patience})"
         return None

@@ -1,6 +1,6 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,6 +20,7 @@ from engine.optimizer import Updater
 from engine.rates import Rates
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
+from nets import DetectionModel
 from utils.config import constants_text
 from utils.processes import Ranks
 from utils.text import aligned, amount, brief, in_points
@@ -81,7 +82,9 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
 def rate_text(rate: float, schedule: Schedule) -> str:
     """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
     plan = schedule.plan
-    sizes = dict.fromkeys([plan.frozen_images] * bool(plan.freeze_epochs) + [plan.images])
+    sizes = [plan.images]
+    if plan.freeze_epochs and plan.frozen_images != plan.images:
+        sizes.insert(0, plan.frozen_images)
     scaled = [f"{rate * schedule.scale(size):g} for {size}" for size in sizes]
     return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
@@ -132,6 +135,19 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
     return "\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}", *evaluation[-1:]])
 
 
+def nothing_to_do(done: str, course: Course, folder: Path, state: State) -> str:
+    """Returns the lines about a run that was finished before. `done`: the reason."""
+    lines = [f"nothing to do: {done}; {course.more(state)} extends the run"]
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}"])
+
+
+def resumed_text(folder: Path | None, state: State, begun_meter: Mapping[str, Any] | None) -> str:
+    """Returns where a resumed run continues; "" for a new run."""
+    if not begun_meter:
+        return ""
+    return f"resuming {folder} after epoch {state.epoch} and {begun_meter['batches']} batches"
+
+
 def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
     """Counts billions of floating-point operations for one image of height, width. A multiply-add counts as two."""
     device = next(model.parameters()).device
@@ -142,7 +158,7 @@ def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: Plan) -> str:
+def model_text(model: DetectionModel, name: str, image_size: tuple[int, int], plan: Plan) -> str:
     """Describes the size and cost of the model, and the number of parameters that are trained in each phase."""
     total = sum(p.numel() for p in model.parameters()) / 1e6
     height, width = image_size

@@ -1,139 +1,80 @@
-"""The time budget of a run, `hours`: how many epochs fit into it, from the time that steps, evaluations and saves take."""
+"""The time limit of a run, hours=: how many epochs fit into it, at the start and after each epoch."""
 
-import copy
-import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.schedule import Plan
-from utils.processes import Ranks
-from utils.text import amount
 
-TOLERANCE = 0.03  # of the budget: a run may take so much longer, and its number of epochs stays within it
-RECENT = 3  # laps of a kind that are remembered: one outlier, as the first epoch with its compilation, is passed over
-EVALUATION = 0.5  # time per validation image relative to a training image: a guess until the first evaluation
+MARGIN = 0.1  # fraction of the limit that is left for saves, the report, and epochs that take longer than was measured
+EVALUATION = 0.5  # seconds per validation image, as a fraction of the seconds per training image: a forward pass
 
 
 class TimeBudget:
-    """Measures a run in laps, and computes the number of epochs that fit into its time.
+    """The time of a run. It counts from the construction, and a resumed run adds what the saved run had used.
 
-    The time counts from the construction, and a resumed run adds what the saved run had used. `clock`: returns seconds.
+    `hours`: the limit; 0: none. `clock`: returns seconds.
     """
 
-    def __init__(self, hours: float, evaluate_every: int = 1, clock: Callable[[], float] = time.monotonic):
-        self.limit, self.evaluate_every, self.clock = 3600 * hours, evaluate_every, clock
-        self.epochs = 0  # chosen; 0: not yet
-        self._chosen_for = (0.0, 0)  # the time limit and the most epochs
-        # Seconds: of a step, "frozen" or "thawed", of an "evaluation" and of a "save", which everything after it is part of.
-        self.laps: dict[str, list[float]] = {}
-        self.guesses: dict[str, float] = {}  # of laps, before the first one
-        self._began = self._lap_began = clock()
+    def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic):
+        self.limit, self.clock = 3600 * hours, clock
+        self.epochs = 0  # the number that was chosen; 0: none yet
+        self._chosen_for = (0.0, 0)  # the limit, and the largest number of epochs
+        self.epoch_seconds = 0.0  # of the last epoch, with its evaluation and its save
+        self._began = self._epoch_began = clock()
 
     @property
     def used(self) -> float:
         """The seconds that the run has taken, over all its starts."""
         return self.clock() - self._began
 
-    def lap(self, kind: str | None = None, count: int = 1) -> None:
-        """Ends a lap: the time since the last one was for `count` steps or epochs of this kind. None: for something else."""
+    def begin_epochs(self) -> None:
+        """Starts the time of the first epoch of this start."""
+        self._epoch_began = self.clock()
+
+    def end_epoch(self) -> None:
+        """Ends the time of an epoch, and starts that of the next one."""
         now = self.clock()
-        if kind and count:
-            self.laps[kind] = [*self.laps.get(kind, ()), (now - self._lap_began) / count][-RECENT:]
-        self._lap_began = now
+        self.epoch_seconds, self._epoch_began = now - self._epoch_began, now
 
-    @contextmanager
-    def measured(self, frozen: bool, updater: Any) -> Iterator[None]:
-        """Measures the time of the steps that `updater` performs, as a lap of the frozen or of the thawed phase."""
-        self.lap()
-        before = updater.step_number
-        yield
-        self.lap("frozen" if frozen else "thawed", updater.step_number - before)
+    def is_chosen(self, max_epochs: int) -> bool:
+        """Whether the number of epochs was chosen for these limits, by this start or by the saved run."""
+        return self._chosen_for == (self.limit, max_epochs)
 
-    def seconds(self, kind: str) -> float:
-        """Returns the expected seconds of a lap."""
-        if kind in self.laps:
-            return statistics.median_low(self.laps[kind])
-        return self.guesses.get(kind, 0.0)
+    def choose(self, expected_seconds: Callable[[int], float], min_epochs: int, max_epochs: int) -> None:
+        """Chooses the largest number of epochs that fits into the time that is left, but at least `min_epochs`.
 
-    def expected(self, plan: Plan, done: int) -> float:
-        """Returns the expected seconds of the whole run. Of `done` epochs, the last is trained, but not evaluated and saved."""
-        return self.used + self.left(plan, done, max(done - 1, 0))
-
-    def left(self, plan: Plan, trained: int, complete: int) -> float:
-        """Returns the expected seconds until the end of the run: `complete` of the `trained` epochs are evaluated and saved.
-
-        Without a measured step of the thawed phase, it takes as long as a frozen one.
+        `expected_seconds`: number of epochs -> seconds until the end of the run.
         """
-        if complete >= plan.epochs:
-            return 0.0
-        frozen = max(plan.freeze_epochs - trained, 0)
-        thawed = plan.epochs - max(trained, plan.freeze_epochs)
-        evaluations = -(-plan.epochs // self.evaluate_every) - complete // self.evaluate_every
-        thawed_seconds = self.seconds("thawed") or self.seconds("frozen")
-        training = frozen * plan.frozen_steps * self.seconds("frozen") + thawed * plan.steps * thawed_seconds
-        return training + evaluations * self.seconds("evaluation") + (plan.epochs - complete) * self.seconds("save")
+        left = (1 - MARGIN) * self.limit - self.used
+        fitting = [n for n in range(min_epochs, max_epochs + 1) if expected_seconds(n) <= left]
+        self.epochs = max(fitting, default=min_epochs)
+        self._chosen_for = (self.limit, max_epochs)
 
-    def probe(self, step_seconds: Callable[[bool], float], longest: Plan, val_images: int) -> None:
-        """Guesses the time of steps and evaluations, unless a saved run has. `step_seconds(frozen)`: seconds of a step."""
-        phases = {
-            "frozen": (longest.freeze_epochs, longest.frozen_images),
-            "thawed": (longest.epochs - longest.freeze_epochs, longest.images),
-        }
-        for kind, (epochs, images) in phases.items():
-            if epochs and kind not in self.guesses:
-                self.guesses[kind] = step_seconds(kind == "frozen")
-                self.guesses["evaluation"] = EVALUATION * self.guesses[kind] / images * val_images
-
-    def choose(self, longest: Plan, done: int, ranks: Ranks) -> int:
-        """Returns the number of epochs at the start: as in the saved run, or as `fit` chooses if the limits have changed."""
-        if self._chosen_for != (self.limit, longest.epochs):
-            self.epochs = 0
-            self.fit(longest, max(done, 1), done, ranks)
-        return self.epochs
-
-    def fit(self, longest: Plan, least: int, done: int, ranks: Ranks) -> int:
-        """Sets and returns the number of epochs that fill the time, from `least` to the epochs of the plan `longest`.
-
-        The number stays while it fills the time up to the tolerance. Rank 0 decides for all.
-        """
-        self._chosen_for = (self.limit, longest.epochs)
-        self.epochs = ranks.on_main(lambda: self._fitting(longest, least, done))
-        return self.epochs
-
-    def _fitting(self, longest: Plan, least: int, done: int) -> int:
-        fractions = {}  # of the time, by number of epochs
-        for epochs in range(least, longest.epochs + 1):
-            fractions[epochs] = self.expected(longest.cut(epochs), done) / self.limit
-        if abs(fractions.get(self.epochs, 0) - 1) <= TOLERANCE:
-            return self.epochs
-        fitting = [epochs for epochs, fraction in fractions.items() if fraction <= 1 + TOLERANCE]
-        return min(fitting, key=lambda epochs: abs(fractions[epochs] - 1), default=least)
-
-    def text(self, longest: Plan, done: int) -> str:
-        """Describes how the run uses its time, and what to change if it uses too little or too much."""
-        hours = self.expected(longest.cut(self.epochs), done) / 3600
-        given = f"hours={self.limit / 3600:g}"
-        text = f"time       {given}: {self.epochs} of up to {amount(longest.epochs, 'epoch')}, about {hours:.2g} hours in all"
-        if hours * 3600 > self.limit * (1 + TOLERANCE):
-            return f"WARNING: {given}: too little for {amount(self.epochs, 'epoch')}, about {hours:.2g} hours"
-        if self.epochs == longest.epochs and hours * 3600 < self.limit * (1 - TOLERANCE):
-            return f"{text}; a larger epochs= would use more of the time"
-        return text
+    def epochs_left(self) -> int:
+        """Returns how many more epochs like the last one fit into the time that is left."""
+        pace = max(self.epoch_seconds, self.clock() - self._epoch_began)
+        left = max(self.limit - self.used, 0.0)
+        return int(left / pace) if pace else sys.maxsize
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""
-        return {
-            "epochs": self.epochs,
-            "chosen_for": self._chosen_for,
-            "used": self.used,
-            "laps": copy.deepcopy(self.laps),
-            "guesses": dict(self.guesses),
-        }
+        return {"epochs": self.epochs, "chosen_for": self._chosen_for, "used": self.used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues the time of a saved run."""
         self._began -= state["used"]
-        self.laps, self.guesses = copy.deepcopy(state["laps"]), dict(state["guesses"])
         self.epochs, self._chosen_for = state["epochs"], tuple(state["chosen_for"])
+
+
+def seconds_of_epochs(plan: Plan, done: int, seconds: Mapping[bool, float], evaluation: float, every: int) -> float:
+    """Returns the seconds of the epochs of a plan after `done` of them.
+
+    `seconds`: of a step, by whether the backbone is frozen; `evaluation`: seconds of an evaluation, after `every` epochs.
+    """
+    frozen = max(plan.freeze_epochs - done, 0) * plan.frozen_steps
+    thawed = (plan.epochs - max(done, plan.freeze_epochs)) * plan.steps
+    evaluations = -(-plan.epochs // every) - done // every
+    training = frozen * seconds.get(True, 0.0) + thawed * seconds.get(False, 0.0)
+    return training + evaluations * evaluation

@@ -183,7 +183,7 @@ def fetch_weights(
             f"there are no Objects365 weights for model={name}, only for {', '.join(have)}: take one of them, or {option}=coco"
         )
     stem = name
-    if file != official_file(name, weights):
+    if file and file != official_file(name, weights):
         stem = f"{name}_{file.image_size[0]}"
     if weights == "objects365":
         stem = f"{name}_objects365"
@@ -286,6 +286,8 @@ def trained_model(
     Raises PretrainedError for weights without names of their classes.
     """
     path = _weights_file(name, weights, log, False, image_size)
+    if path is None:
+        raise pretrained.PretrainedError("classes are added to a trained model: write weights=FILE or weights=coco")
     if checkpoint.is_own(checkpoint.read(path)):
         contents = checkpoint.load(path, "prediction")
         return trained_from(contents | contents["config"] | {"classes": contents["classes"]})
@@ -315,7 +317,8 @@ def first_head(file: Weights) -> Weights:
     if not added_states(file.state):
         return file
     state = {name: value for name, value in file.state.items() if not name.startswith("added.")}
-    return file._replace(state=state, classes=file.classes[: class_rows(state)])
+    names = file.classes or ()
+    return file._replace(state=state, classes=names[: class_rows(state)])
 
 
 @contextmanager
@@ -337,11 +340,14 @@ def _names_its_model(path: str | Path, name: str) -> Iterator[None]:
 def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedModel:
     """Builds the model of a file with all its weights, and adds a head for the rest of `num_classes`."""
     file = read_weights(path, name)
+    old_classes = len(file.classes or ())
     with fitting(path):
-        model = build(name, len(file.classes), file.state)
-        parts = dict.fromkeys(("backbone", "neck", "head", *["added"] * isinstance(model, ExtendedModel)), 1.0)
+        model = build(name, old_classes, file.state)
+        parts = {"backbone": 1.0, "neck": 1.0, "head": 1.0}
+        if isinstance(model, ExtendedModel):
+            parts["added"] = 1.0
         load_matching(model, file.state).require(**parts)
-    count = num_classes - len(file.classes)
+    count = num_classes - old_classes
     return extended(model, _build_plain(name, count, file.state))
 
 

@@ -19,10 +19,10 @@ TIE = 1e-4  # costs (sums of IoUs, alignments) that differ by less tie: rounding
 
 
 class Assignment(NamedTuple):
-    """The matched box of each anchor point; index and score are 0 for anchor points that are not positive."""
+    """The matched box of each anchor point; row and score are 0 for anchor points that are not positive."""
 
     positive: Tensor  # [B, A] bool
-    index: Tensor  # [B, A] int64: row of the matched box in the targets
+    row: Tensor  # [B, A] int64: of the matched box in the targets
     score: Tensor  # [B, A] target of the class score: IoU of matched and predicted box, or the normalized alignment
 
 
@@ -31,7 +31,7 @@ class Alignment(NamedTuple):
 
     class_power: float = 0.5
     overlap: Callable[[Tensor, Tensor], Tensor] = ciou  # element by element, as in utils/boxes.py
-    most: int = MAX_POSITIVES  # anchor points per box
+    max_points: int = MAX_POSITIVES  # anchor points per box
     every_box: bool = True  # every box gets an anchor point, also one without a prediction that overlaps it
     eps: float = 0.0  # added to the highest alignment of a box: target scores of tiny alignments are lower
 
@@ -156,7 +156,7 @@ def task_aligned(
     The arguments are the same as for `simota`, without the objectness.
 
     alignment = (class score)^.5 * CIoU^6, with CIoU clamped at 0, as in YOLOv8 and YOLOv9, or the `rule` of another family.
-    A box takes the ten (`rule.most`) anchor points of highest alignment among those inside it. An anchor point that several
+    A box takes the ten (`rule.max_points`) anchor points of highest alignment among those inside it. An anchor point that several
     boxes take is matched with the box of highest overlap; see `_every_box` for YOLOv9.
     For a box, alignments that differ by less than TIE of their value are ordered by the places of the anchor points.
     The score of an anchor point is alignment / (highest alignment of its box) * (highest overlap of its box), where "highest"
@@ -170,7 +170,7 @@ def task_aligned(
     alignment = class_score**rule.class_power * overlap**6  # [B, M, A]
 
     ordered = alignment * (1 + TIE * _tie_order(centers))[:, None]
-    best = ordered.where(inside, 0).topk(min(rule.most, boxes.shape[1]))
+    best = ordered.where(inside, 0).topk(min(rule.max_points, boxes.shape[1]))
     if rule.every_box:
         # The nearest anchor point of a level is at most .71 strides away: adding the stride makes the finest level the nearest.
         far = (distance + strides[:, None]).where(real, torch.inf)

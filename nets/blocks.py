@@ -16,7 +16,7 @@ class ConvNorm(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1):
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False)
-        self.bn = nn.BatchNorm2d(out_channels, eps=BN_EPS, momentum=BN_MOMENTUM)
+        self.bn: nn.Module = nn.BatchNorm2d(out_channels, eps=BN_EPS, momentum=BN_MOMENTUM)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.bn(self.conv(x))
@@ -48,7 +48,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, shortcut: bool, conv: type[nn.Module]):
         super().__init__()
-        self.conv1 = Conv(channels, channels)
+        self.conv1: nn.Module = Conv(channels, channels)
         self.conv2 = conv(channels, channels, 3)
         self.shortcut = shortcut
 
@@ -114,7 +114,7 @@ class RepConv(nn.Module):
         self.conv1x1.fuse()
         factor = 1 if self.alpha is None else self.alpha
         self.conv3x3.conv.weight += factor * F.pad(self.conv1x1.conv.weight, (1, 1, 1, 1))
-        self.conv3x3.conv.bias += factor * self.conv1x1.conv.bias
+        bias_of(self.conv3x3.conv).add_(factor * bias_of(self.conv1x1.conv))
         self.conv1x1 = self.alpha = None
 
 
@@ -212,7 +212,23 @@ def upsample(x: Tensor) -> Tensor:
 
 def flatten_levels(levels: Sequence[Sequence[Tensor]]) -> Tensor:
     """Concatenates maps `[B, C, H, W]` of each level -> `[B, A, sum of C]`, level by level and row by row."""
-    return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)
+    return torch.cat([torch.cat(list(maps), 1).flatten(2) for maps in levels], 2).transpose(1, 2)
+
+
+def bias_of(conv: nn.Conv2d) -> Tensor:
+    """Returns the bias of a convolution that has one."""
+    assert conv.bias is not None
+    return conv.bias
+
+
+def init_predictor(predictor: nn.Module, bias: float, std: float | None = None) -> None:
+    """Sets the bias of a convolution that predicts, and draws its weights with this deviation; None: they stay."""
+    assert isinstance(predictor, nn.Conv2d)
+    if std is not None and std > 0:
+        nn.init.normal_(predictor.weight, std=std)
+    elif std is not None:
+        nn.init.zeros_(predictor.weight)
+    nn.init.constant_(bias_of(predictor), bias)
 
 
 def set_batch_norms(model: nn.Module, eps: float, momentum: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from nets.model import DetectionModel, Part
+from nets.model import DetectionHead, DetectionModel, Part
 from utils.file_checks import MAX_ADDED, CheckpointError
 from utils.ignore_regions import IgnoreRegions
 
@@ -16,7 +16,7 @@ _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 class Branch(nn.Module):
     """A neck and a head that were added to a model, for the added classes."""
 
-    def __init__(self, neck: nn.Module, head: nn.Module):
+    def __init__(self, neck: nn.Module, head: DetectionHead):
         super().__init__()
         self.neck, self.head = neck, head
 
@@ -41,6 +41,7 @@ class ExtendedModel(DetectionModel):
         self.letterbox, self.strides, self.clips = base.letterbox, base.strides, base.clips
         self.added_counts = tuple(counts)
         self.num_classes = base.num_classes + sum(counts)
+        self.first_class = self.num_classes - counts[-1]  # the classes before it are frozen
         self.requires_grad_(False)
         self.added[-1].requires_grad_(True)
 
@@ -50,9 +51,9 @@ class ExtendedModel(DetectionModel):
         return self._base[0]
 
     @property
-    def first_class(self) -> int:
-        """The label of the first class of the newest head; the classes before it are frozen."""
-        return self.num_classes - self.added_counts[-1]
+    def branches(self) -> list[Branch]:
+        """The added branches, the newest one last."""
+        return [branch for branch in self.added if isinstance(branch, Branch)]
 
     def train(self, mode: bool = True):
         """Sets training or evaluation mode of the newest branch; all other parts stay in evaluation mode."""
@@ -70,19 +71,19 @@ class ExtendedModel(DetectionModel):
         with torch.no_grad():
             features = self.features(images)
         if self.training:
-            newest = self.added[-1]
+            newest = self.branches[-1]
             return (newest.head.flatten(newest.levels(features)),)
         return self.flatten(self.levels(features))
 
     def levels(self, features: tuple[Tensor, ...]) -> list:
         """Outputs of the backbone -> Predictions of maps `[B, C, H, W]`, for each head and stride."""
-        return [*super().levels(features), *(level for branch in self.added for level in branch.levels(features))]
+        return [*super().levels(features), *(level for branch in self.branches for level in branch.levels(features))]
 
     def flatten(self, levels: list) -> tuple:
         """Maps of each head and stride -> a tuple with the Predictions `[B, A, ...]` of each head."""
         count = len(self.strides)
         starts = range(0, len(levels), count)
-        heads = (self.head, *(branch.head for branch in self.added))
+        heads = (self.head, *(branch.head for branch in self.branches))
         return tuple(head.flatten(levels[i : i + count]) for head, i in zip(heads, starts, strict=True))
 
     def parts(self, predictions: tuple) -> list[Part]:
@@ -111,7 +112,7 @@ class NewestCriterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions | None = None,
+        ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as the criterion of the family; labels `[B, M]` and `ignore` count all classes of the model."""
         own = (labels - self.first_class).clamp(min=-1)  # -1: padding
@@ -132,7 +133,7 @@ def extended(model: DetectionModel, fresh: DetectionModel) -> ExtendedModel:
             own[name] = old[name].clone()
     branch.load_state_dict(own)
     if isinstance(model, ExtendedModel):
-        return ExtendedModel(model.base, [*model.added, branch], [*model.added_counts, fresh.num_classes])
+        return ExtendedModel(model.base, [*model.branches, branch], [*model.added_counts, fresh.num_classes])
     return ExtendedModel(model, [branch], [fresh.num_classes])
 
 

@@ -7,12 +7,13 @@ Where a class is ignored, its score has no loss and so no gradient, except at an
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets import picodet, ppyoloe, yolov9, yolox
+from nets import picodet, ppyoloe, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
@@ -59,7 +60,7 @@ class YOLOXCriterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions | None = None,
+        ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses of a batch from the predictions and the boxes.
 
@@ -80,12 +81,12 @@ class YOLOXCriterion:
         decoded = decode_yolox(raw.detach(), cells, strides)
         match = simota(decoded, objectness.gather(1, candidate), classes, centers, strides, targets, labels)
 
-        positive, matched = match.positive, _take(targets, match.index)
+        positive, matched = match.positive, _take(targets, match.row)
         # Replaced by 0 where there is no box: an overflow of exp would make all gradients NaN, although its loss is masked.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         matched = matched.where(positive[..., None], 1.0)
         overlap = iou(boxes, matched)
-        label = labels.gather(1, match.index).clamp(min=0)
+        label = labels.gather(1, match.row).clamp(min=0)
         class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
         known_of_candidates = None  # [B, K, C]
@@ -130,11 +131,11 @@ class YOLOv9Criterion:
 
     def __call__(
         self,
-        predictions: yolov9.Predictions,
+        predictions: Any,  # Predictions of the family
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions | None = None,
+        ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
         raw, classes = at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
@@ -146,7 +147,7 @@ class YOLOv9Criterion:
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
         chosen = match.positive.byte().sort(descending=True, stable=True).indices[:, : most * targets.shape[1]]
-        positive, score, index = (x.gather(1, chosen) for x in (match.positive, match.score, match.index))
+        positive, score, index = (x.gather(1, chosen) for x in (match.positive, match.score, match.row))
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
@@ -163,7 +164,7 @@ class YOLOv9Criterion:
 
     def assign(self, inputs: tuple[Tensor, ...], image_size: tuple[int, int]) -> tuple[Assignment, int]:
         """Assigns labels -> the assignment, and the largest number of anchor points per box. `inputs`: see `task_aligned`."""
-        return task_aligned(*inputs, rule=self.alignment), self.alignment.most
+        return task_aligned(*inputs, rule=self.alignment), self.alignment.max_points
 
     def class_loss(
         self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, known: Tensor | None = None
@@ -184,7 +185,7 @@ class PPYOLOECriterion(YOLOv9Criterion):
     """
 
     weights = PPYOLOE_WEIGHTS
-    alignment = Alignment(class_power=1.0, overlap=iou, most=13, every_box=False, eps=1e-9)
+    alignment = Alignment(class_power=1.0, overlap=iou, max_points=13, every_box=False, eps=1e-9)
     overlap = staticmethod(giou)
 
     def assign(self, inputs: tuple[Tensor, ...], image_size: tuple[int, int]) -> tuple[Assignment, int]:
@@ -213,11 +214,11 @@ class PicoDetCriterion(PPYOLOECriterion):
 
     def __call__(
         self,
-        predictions: picodet.Predictions,
+        predictions: Any,  # Predictions of PicoDet
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions | None = None,
+        ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOv9."""
         boxes, alignment, classes = (at_least_float32(x) for x in predictions)
@@ -230,7 +231,7 @@ def _varifocal_negative(logits: Tensor) -> Tensor:
     return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
 
 
-def _known_classes(ignore: IgnoreRegions | None, centers: Tensor) -> Tensor | None:
+def _known_classes(ignore: IgnoreRegions[Tensor] | None, centers: Tensor) -> Tensor | None:
     """Returns which classes are known at anchor points `[A, 2]`: bool `[B, A, C]`. None: all of them."""
     if ignore is None:
         return None

@@ -18,13 +18,25 @@ class Part(NamedTuple):
     num_classes: int
 
 
+class DetectionHead(nn.Module):
+    """Base class of the heads of all families."""
+
+    box_predictors: nn.ModuleList  # one convolution per stride
+
+    def levels(self, features: tuple[Tensor, ...]) -> list:
+        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
+        raise NotImplementedError
+
+    def flatten(self, levels: list) -> Any:
+        """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
+        raise NotImplementedError
+
+
 class DetectionModel(nn.Module):
     """Base class of all families.
 
     A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck` and `head`, and implements two methods: `prepare`
-    (images -> input of the backbone) and `decode` (Predictions, input size -> boxes, scores and labels per anchor point). Its
-    head implements `levels` (feature maps -> one Predictions of maps `[B, C, H, W]` per stride) and `flatten` (these maps ->
-    Predictions `[B, A, ...]`).
+    (images -> input of the backbone) and `decode` (Predictions, input size -> boxes, scores and labels per anchor point).
     """
 
     letterbox: str  # "corner", "center" or "stretch": how an image fits into the input (utils.images.fit)
@@ -32,12 +44,19 @@ class DetectionModel(nn.Module):
     num_classes: int
     backbone: nn.Module
     neck: nn.Module
-    head: nn.Module
+    head: DetectionHead
     frozen = False
     fixed_statistics = False
     first_class = 0  # label of the first class that is trained; see ExtendedModel
     added_counts: tuple[int, ...] = ()  # numbers of classes of the heads that were added; see ExtendedModel
     clips = True  # detections end at the borders of their image; not with official weights, whose published AP is without it
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of the weights."""
+        predictor = self.head.box_predictors[0]
+        assert isinstance(predictor, nn.Conv2d)
+        return predictor.weight.dtype
 
     @property
     def num_levels(self) -> int:
@@ -81,6 +100,14 @@ class DetectionModel(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images -> input of the backbone."""
+        raise NotImplementedError
+
+    def decode(self, predictions: Any, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]`."""
+        raise NotImplementedError
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """Images -> the outputs of the backbone, which the neck takes: one feature map per stride."""
@@ -126,5 +153,6 @@ class DetectionModel(nn.Module):
         """
         heads = self.decode_heads(predictions, image_size)
         if limits.get("class_agnostic"):
-            heads = [tuple(torch.cat(field, 1) for field in zip(*heads, strict=True))]
+            boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
+            heads = [(boxes, scores, labels)]
         return joined([select(*one, transforms, **{"clip": self.clips} | limits) for one in heads])

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import AttentionStem, ConvNorm, flatten_levels, set_batch_norms, upsample
+from nets.blocks import AttentionStem, ConvNorm, flatten_levels, init_predictor, set_batch_norms, upsample
 from nets.coder import decode_dfl, grid
-from nets.model import DetectionModel
+from nets.model import DetectionHead, DetectionModel
 
 
 class Size(NamedTuple):
@@ -124,7 +124,7 @@ class Neck(nn.Module):
         return out8, out16, out32, self.shrink_top(top) + self.shrink_stride32(out32)
 
 
-class Head(nn.Module):
+class Head(DetectionHead):
     """Efficient task-aligned head: each level has convolutions that classes and boxes share, and a map of their alignment."""
 
     def __init__(self, channels: int, depth: int, levels: int, num_classes: int):
@@ -139,10 +139,8 @@ class Head(nn.Module):
         )
         self.alignments = nn.ModuleList(nn.Sequential(Conv(channels, 1, 5), ConvNorm(1, 1)) for _ in each)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
-            nn.init.normal_(class_predictor.weight, std=0.01)  # these four as in the official code
-            nn.init.constant_(class_predictor.bias, -math.log((1 - 0.01) / 0.01))
-            nn.init.normal_(box_predictor.weight, std=0.01)
-            nn.init.zeros_(box_predictor.bias)
+            init_predictor(class_predictor, -math.log((1 - 0.01) / 0.01), std=0.01)  # initial scores are .01
+            init_predictor(box_predictor, 0.0, std=0.01)  # both as in the official code
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
@@ -176,7 +174,7 @@ class PicoDet(DetectionModel):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images -> input of the backbone: RGB, 0-1, minus ImageNet's mean, divided by its deviation, in the weights' dtype."""
-        pixels = images.to(self.head.box_predictors[0].weight.dtype) / 255
+        pixels = images.to(self.dtype) / 255
         # Channel by channel, since a tensor with the three means would have to be copied to the device.
         colors = zip(pixels.flip(1).split(1, 1), MEAN, DEVIATION, strict=True)
         return torch.cat([(color - mean) / deviation for color, mean, deviation in colors], 1)

@@ -10,9 +10,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nets.blocks import AttentionStem, Conv, RepConv, flatten_levels, pyramid_pools, set_batch_norms, upsample
+from nets.blocks import (
+    AttentionStem,
+    Conv,
+    RepConv,
+    flatten_levels,
+    init_predictor,
+    pyramid_pools,
+    set_batch_norms,
+    upsample,
+)
 from nets.coder import decode_dfl, grid
-from nets.model import DetectionModel
+from nets.model import DetectionHead, DetectionModel
 
 SIZES = {"s": (0.33, 0.50), "m": (0.67, 0.75), "l": (1.0, 1.0), "x": (1.33, 1.25)}  # multipliers of depth and width
 BINS = 17  # per side of a box: the distance is a distribution over 0, 1, ... 16 strides
@@ -140,7 +149,7 @@ class Neck(nn.Module):
         return out8, out16, self.down_to_stride32(torch.cat([self.shrink_stride16(out16), top], 1))
 
 
-class Head(nn.Module):
+class Head(DetectionHead):
     """Efficient task-aligned head (PP-YOLOE, section 2.2). Each level has a branch for classes and one for boxes."""
 
     def __init__(self, channels: tuple[int, ...], num_classes: int):
@@ -150,10 +159,8 @@ class Head(nn.Module):
         self.class_predictors = nn.ModuleList(nn.Conv2d(c, num_classes, 3, padding=1) for c in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(c, 4 * BINS, 3, padding=1) for c in channels)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
-            nn.init.zeros_(class_predictor.weight)  # these four as in the official code
-            nn.init.constant_(class_predictor.bias, -math.log((1 - 0.01) / 0.01))  # initial scores are .01
-            nn.init.zeros_(box_predictor.weight)
-            nn.init.constant_(box_predictor.bias, 1.0)
+            init_predictor(class_predictor, -math.log((1 - 0.01) / 0.01), std=0.0)  # initial scores are .01
+            init_predictor(box_predictor, 1.0, std=0.0)  # both as in the official code
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
@@ -193,7 +200,7 @@ class PPYOLOE(DetectionModel):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images -> input of the backbone: RGB, 0-1, in the dtype of the weights."""
-        return images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
+        return images.flip(1).to(self.dtype) / 255
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""

@@ -134,8 +134,8 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     state.pop(None, None)  # tensors that our model does not have
     if parts.get("classes"):
         try:
-            classes = tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
-            return Weights(state, classes, official=False)
+            named = tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
+            return Weights(state, named, official=False)
         except file_checks.CheckpointError as error:
             raise PretrainedError(f"weights={error}") from error
     deviation = input_std(state)
@@ -144,7 +144,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
         )
-    known = {len(classes): classes for classes in (COCO_CLASSES, OBJECTS365_CLASSES)}
+    known = {len(names): names for names in (COCO_CLASSES, OBJECTS365_CLASSES)}
     classes = known.get(class_rows(state))
     return Weights(state, classes, official=classes is COCO_CLASSES)
 

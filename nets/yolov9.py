@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nets.blocks import GELAN, SPP, AConv, ADown, Conv, flatten_levels, upsample
+from nets.blocks import GELAN, SPP, AConv, ADown, Conv, flatten_levels, init_predictor, upsample
 from nets.coder import BINS, decode_dfl, grid
-from nets.model import DetectionModel
+from nets.model import DetectionHead, DetectionModel
 
 
 class Size(NamedTuple):
@@ -81,7 +81,7 @@ class Neck(nn.Module):
         return out8, out16, self.down_to_stride32(torch.cat([self.shrink_stride16(out16), stride32], 1))
 
 
-class Head(nn.Module):
+class Head(DetectionHead):
     """Decoupled head. Each level has a branch for classes, and one for boxes with a group of channels per side of the box."""
 
     def __init__(self, channels: tuple[int, ...], num_classes: int, width: int):
@@ -93,8 +93,8 @@ class Head(nn.Module):
         self.class_predictors = nn.ModuleList(nn.Conv2d(width, num_classes, 1) for _ in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(BOX_CHANNELS, BOX_CHANNELS, 1, groups=4) for _ in channels)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
-            nn.init.constant_(class_predictor.bias, -10.0)  # both as in the official code
-            nn.init.constant_(box_predictor.bias, 1.0)
+            init_predictor(class_predictor, -10.0)  # both as in the official code
+            init_predictor(box_predictor, 1.0)
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
@@ -130,7 +130,7 @@ class YOLOv9(DetectionModel):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images -> input of the backbone: RGB, 0-1, in the dtype of the weights."""
-        return images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
+        return images.flip(1).to(self.dtype) / 255
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""

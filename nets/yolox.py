@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nets.blocks import CSP, SPP, Conv, SeparableConv, flatten_levels, upsample
+from nets.blocks import CSP, SPP, Conv, SeparableConv, bias_of, flatten_levels, init_predictor, upsample
 from nets.coder import decode_yolox, grid
-from nets.model import DetectionModel
+from nets.model import DetectionHead, DetectionModel
 
 SIZES = {  # multipliers of depth and width (YOLOX, table 3), and the convolution
     "nano": (0.33, 0.25, SeparableConv),
@@ -62,7 +62,7 @@ class Backbone(nn.Module):
         self.stem.fuse()
         old, self.focus = self.stem.conv, False
         self.stem.conv = nn.Conv2d(3, old.out_channels, 6, 2, 2).to(old.weight)
-        self.stem.conv.bias.copy_(old.bias)
+        bias_of(self.stem.conv).copy_(bias_of(old))
         for (row, col), weights in zip(FOCUS, old.weight.split(3, 1), strict=True):
             self.stem.conv.weight[..., row::2, col::2] = weights
 
@@ -92,7 +92,7 @@ class Neck(nn.Module):
         return out8, out16, out32
 
 
-class Head(nn.Module):
+class Head(DetectionHead):
     """Decoupled head. Each level has a stem, a branch for classes, and a branch for boxes and objectness."""
 
     def __init__(self, width: float, num_classes: int, conv: type[nn.Module]):
@@ -109,7 +109,7 @@ class Head(nn.Module):
         )
         prior = -math.log((1 - 0.01) / 0.01)  # RetinaNet (Lin et al. 2017), section 4.1: initial scores are .01
         for predictor in (*self.class_predictors, *self.objectness_predictors):
-            nn.init.constant_(predictor.bias, prior)
+            init_predictor(predictor, prior)
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
@@ -143,7 +143,7 @@ class YOLOX(DetectionModel):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images -> input of the backbone: BGR, 0-255, in the dtype of the weights."""
-        return images.to(self.head.box_predictors[0].weight.dtype)
+        return images.to(self.dtype)
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""

@@ -11,11 +11,10 @@ from small import TINY_WEIGHTS
 import train
 from benchmarks import small_data
 from benchmarks.own_process import in_own_process
-from benchmarks.small_data import DATA, STAGES, Config, DataSet, LinearSchedule, Recipe, Run
+from benchmarks.small_data import DATA, STAGES, Config, DataSet, Recipe, Run
 from benchmarks.table import RESULTS, read_rows
 from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
-from engine.schedule import Plan, Schedule
 from utils.config import ConfigError
 
 TINY = {"model": "tiny_n", "learning_rate": 0.01, "min_learning_rate": 0.001, "batch_size": 4, "freeze_batch_size": 6}
@@ -25,7 +24,7 @@ TINY = {"model": "tiny_n", "learning_rate": 0.01, "min_learning_rate": 0.001, "b
 def tiny_stage(monkeypatch, demo_images, tmp_path):
     """A stage of two runs on generated images; measured in this process."""
     monkeypatch.setattr(small_data, "DATA", {"drawn": DataSet("train.txt", "val.txt", (9, 5), 2, 64)})
-    monkeypatch.setattr(small_data, "RECIPES", {"new": Recipe(TINY), "shipped": Recipe(TINY, former=True)})
+    monkeypatch.setattr(small_data, "RECIPES", {"new": Recipe(TINY), "other": Recipe(TINY)})
     listed = [Run("report", "drawn", 3, name, 64, 2) for name in small_data.RECIPES]
     monkeypatch.setattr(small_data, "STAGES", {"report": listed})
     monkeypatch.setattr(small_data, "in_own_process", lambda measure, *arguments: measure(*arguments))
@@ -35,31 +34,14 @@ def tiny_stage(monkeypatch, demo_images, tmp_path):
 def test_each_run_has_one_row_and_is_not_repeated(tiny_stage, tmp_path, capfd, monkeypatch):
     small_data.main(tiny_stage)
     rows = read_rows(tmp_path / "rows.csv")
-    assert [row["recipe"] for row in rows] == ["new", "shipped"]
+    assert [row["recipe"] for row in rows] == ["new", "other"]
     assert {(row["images_seen"], row["epochs"], row["seed"]) for row in rows} == {("18", "2", "3")}
     assert all(0 <= float(row["AP"]) <= float(row["best_AP"]) and float(row["minutes"]) > 0 for row in rows)
     before = (tmp_path / "rows.csv").read_bytes()
     monkeypatch.setattr(small_data, "in_own_process", None)  # a second start trains nothing
     small_data.main(tiny_stage)
     assert (tmp_path / "rows.csv").read_bytes() == before
-    assert capfd.readouterr().out.count("| report | drawn | 64 | 2 | shipped | 1 |") == 2
-
-
-@pytest.mark.slow
-def test_a_recipe_may_fit_images_into_the_input_in_another_way(tiny_stage, tmp_path, monkeypatch):
-    recipes = {"family": Recipe(TINY), "stretched": Recipe(TINY, letterbox="stretch")}
-    monkeypatch.setattr(small_data, "RECIPES", recipes)
-    monkeypatch.setattr(small_data, "STAGES", {"report": [Run("report", "drawn", 3, name, 64, 2) for name in recipes]})
-    small_data.main(tiny_stage)
-    family, stretched = read_rows(tmp_path / "rows.csv")
-    assert family["AP"] != stretched["AP"]
-
-
-def test_the_former_rate_grows_linearly_with_the_images_per_step():
-    plan = Plan.of(160, 20, 5, 32, 16, 1)
-    plain = Schedule(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
-    former = LinearSchedule(plan, "cosine", 4e-3, 2e-4, 1.0, 4, 0.5)
-    assert [former(step) for step in (0, 20, 100)] == [plain(step) for step in (0, 20, 100)]
+    assert capfd.readouterr().out.count("| report | drawn | 64 | 2 | other | 1 |") == 2
 
 
 def test_every_run_has_constants_that_a_training_takes():
@@ -67,8 +49,6 @@ def test_every_run_has_constants_that_a_training_takes():
         constants = small_data.constants_of(run, Config())
         train.checked(train.Config(**constants))
         assert constants["image_size"] == (run.image_size, run.image_size) and constants["epochs"] == run.epochs
-    former = small_data.former_defaults(50)
-    assert (former["freeze_epochs"], former["no_aug_epochs"]) == (10, 10)  # the defaults of train.py then
 
 
 def test_the_stages_have_the_runs_of_the_page():
@@ -79,9 +59,6 @@ def test_the_stages_have_the_runs_of_the_page():
     measured = {tuple(row[name] for name in names) for row in rows if not row["error"]}
     missing = [run for run in STAGES["report"] + STAGES["scratch"] if tuple(map(str, run[1:])) not in measured]
     assert not missing
-    lengths = {tuple(map(str, (run.data, run.image_size, run.epochs))) for run in STAGES["lengths"]}
-    of_page = {tuple(r[n] for n in ("data", "image_size", "epochs")) for r in rows if "rate_2_freeze_0" in r["recipe"]}
-    assert lengths <= of_page
 
 
 @pytest.mark.parametrize(
@@ -138,7 +115,7 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
     script.write_text(PERFECT.replace("SIZES", str(sizes)), encoding="utf-8")
     monkeypatch.setattr(small_data, "PEERS_SCRIPT", script)
     constants = DataSet("train.txt", "val.txt", (9, 5), 4, 64).sources(str(demo_images))
-    constants |= {"epochs": 4, "image_size": (64, 64), "seed": 0, "split_seed": 0, "weights": None}
+    constants |= {"epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
     result = small_data.train_peer(sys.executable, "libreyolo", constants)
     assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
     assert result["minutes"] == 2 and result["cpu_minutes"] > 0
@@ -162,5 +139,5 @@ def test_a_measurement_in_its_own_process_has_its_memory_and_its_errors():
 def test_the_table_of_data_sets_is_true(name, shared):
     paths = DATA[name].sources(str(shared / "data"))
     options = read_options(image_root=paths["image_root"])
-    found = read_train_and_val(paths["train"], paths["val"], 0, options, lambda note: None)
+    found = read_train_and_val(paths["train"], paths["val"], options, lambda note: None)
     assert tuple(map(len, found)) == DATA[name].images

@@ -21,7 +21,7 @@ LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
 TRAINING = "training data"  # a column, if the runs differ in it
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
-REPEATED = ("seed", "split_seed", "val")  # constants in which repetitions of a training differ
+REPEATED = ("seed", "val")  # constants in which repetitions of a training differ
 SAME = 0.001  # largest difference between the mAP of a log and of the evaluation of the same best.pt
 CUT = 24  # most characters of a value in the printed table
 

@@ -17,14 +17,17 @@ The coordinate systems of boxes, and every place where they change from one to a
 - Image to tile: `Cutter` in tools/tiles.py. Tile to image: `merged` in deploy/tiles.py.
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-Boxes: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821
+if TYPE_CHECKING:
+    import torch
+
+Boxes = TypeVar("Boxes", "torch.Tensor", np.ndarray)
 
 
-def _library(boxes: Boxes):
+def _library(boxes: Any) -> Any:
     """NumPy or torch. torch is imported only for tensors: the import takes seconds, and reading annotations does not need it."""
     if isinstance(boxes, (np.ndarray, np.generic)):
         return np

@@ -281,7 +281,7 @@ _CHECKPOINT = {
     "resume.course.max_epochs": whole(),
     "resume.course.warmup_epochs": number(0, math.inf),
     "resume.course.no_aug_epochs": whole(),
-    "resume.course.budget": none_or(a_dict_with("epochs", "chosen_for", "used", "laps", "guesses")),
+    "resume.course.budget": none_or(a_dict_with("epochs", "chosen_for", "used")),
 }
 _ONNX = {
     "model": text,

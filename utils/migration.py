@@ -111,7 +111,6 @@ ULTRALYTICS = {
     "single_cls": Here(("merge=dog:animal,cat:animal",), "classes that become another one"),
     "fraction": Here(note="give a data set with fewer images, see python -m tools.convert"),
     "time": Here(("hours={}",), "at most epochs= epochs"),
-    "profile": Here(("profile_steps=10",)),
     "deterministic": Here(note="on a CPU the bits are the same; a GPU rounds differently in each run"),
     "nc": Here(("classes=FILE",), "only if the data do not name their classes"),
     "names": Here(("classes={}",)),

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
@@ -63,7 +63,7 @@ class PlainLines:
         return ", ".join(filter(None, parts))
 
 
-Progress = tqdm | PlainLines
+Progress: TypeAlias = "tqdm | PlainLines"
 
 
 def progress_bar(
@@ -79,7 +79,13 @@ def progress_bar(
         total, unit = len(items), "it"
     if visible and not sys.stderr.isatty() and os.environ.get("THAW_PROGRESS") != "1":
         return PlainLines(items, title, total, begun)
-    shown = {"dynamic_ncols": True, "leave": False, "disable": not visible, "delay": delay, "unit": unit}
+    shown: dict[str, Any] = {
+        "dynamic_ncols": True,
+        "leave": False,
+        "disable": not visible,
+        "delay": delay,
+        "unit": unit,
+    }
     return tqdm(items, title, initial=begun, total=total, **shown)
 
 

@@ -74,7 +74,7 @@ def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_pat
     """They are crops, which do not look alike. An equal name of very many images is none of one image."""
     files = [f"a{image}_jpg.rf.{version}f31.jpg" for image in range(8) for version in range(3)]
     source = write(tmp_path, {name: jpeg(scene(number)) for number, name in enumerate(files)})
-    found = read_train_and_val(source, ".25", 0, read_options(), lambda note: None)
+    found = read_train_and_val(source, ".25", read_options(), lambda note: None)
     images = [{name.partition("_")[0] for name in names(data)} for data in found]
     assert [len(data) for data in found] == [18, 6] and not images[0] & images[1]
 
@@ -93,7 +93,7 @@ def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_pat
 def test_the_images_of_a_group_stay_in_one_split(tmp_path: Path, val: str) -> None:
     """However large they are: no split is empty."""
     source = clips(tmp_path, {"a": 12, "b": 1, "c": 3})
-    found = read_train_and_val(source, val, 0, read_options(split_by=CLIP), lambda note: None)
+    found = read_train_and_val(source, val, read_options(split_by=CLIP), lambda note: None)
     groups = [{name.partition("_")[0] for name in names(data)} for data in found]
     assert not groups[0] & groups[1] and groups[0] | groups[1] == {"a", "b", "c"} and all(groups)
 
@@ -101,13 +101,13 @@ def test_the_images_of_a_group_stay_in_one_split(tmp_path: Path, val: str) -> No
 def test_split_by_without_a_division_and_with_too_few_groups_is_refused(tmp_path: Path) -> None:
     source, options = clips(tmp_path, {"a": 3}), read_options(split_by=CLIP)
     with refused(ConfigError, f"split_by={CLIP}", "val=.2"):
-        read_train_and_val(source, source, 0, options, lambda note: None)
+        read_train_and_val(source, source, options, lambda note: None)
     with refused(ConfigError, f"split_by={CLIP}", "val=.2"):
         check(source, options=options)
     with refused(DataError, f"split_by={CLIP}", "split="):
         convert(source, str(tmp_path / "x.txt"), split_by=CLIP)
     with refused(DataError, f"split_by={CLIP}", "val=0.5", "1 group"):
-        read_train_and_val(source, ".5", 0, options, lambda note: None)
+        read_train_and_val(source, ".5", options, lambda note: None)
 
 
 def test_split_by_of_a_training_and_of_a_conversion_reach_the_split(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def panned(folder: Path, count: int, form: str) -> list[str]:
 
 
 def both(paths: list[str]):
-    return read_train_and_val(*paths, 0, read_options(), lambda note: None)
+    return read_train_and_val(*paths, read_options(), lambda note: None)
 
 
 @pytest.mark.parametrize("form", ["IMG_{:04}.jpg", "clips/{}.jpg", "shop_mp4-{}_jpg.rf.3fb2a9.jpg", "a/b{:06}left.jpg"])
@@ -211,10 +211,10 @@ def test_numbered_photographs_are_no_video_but_the_names_of_clips_are(tmp_path: 
         ("eclipse{}.jpg", 0),
     ):
         images = {form.format(number): jpeg(scene(number)) for number in range(12)}
-        data = read_train_and_val(write(tmp_path / form[:3], images), "1/3", 0, read_options(), lambda note: None)
+        data = read_train_and_val(write(tmp_path / form[:3], images), "1/3", read_options(), lambda note: None)
         assert len(frames_in_both(*data)[0]) == expected, form
     other = read_train_and_val(
-        clips(tmp_path / "x", {"clip1": 3, "clip2": 3}), ".5", 0, read_options(split_by=CLIP), print
+        clips(tmp_path / "x", {"clip1": 3, "clip2": 3}), ".5", read_options(split_by=CLIP), print
     )
     assert len(frames_in_both(*other)[0]) == 0
 

@@ -15,7 +15,7 @@ from tools.compared_runs import read_run
 from utils import checkpoint
 
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
-NO_TRAINING = {"learning_rate": 0.0, "min_learning_rate": 0.0, "ema": False}
+NO_TRAINING = {"learning_rate": 0.0, "min_learning_rate": 0.0}
 
 
 def own(images, output, **changes) -> train.Config:

@@ -197,7 +197,7 @@ def test_evaluation_uses_eval_mode_and_limits_and_changes_no_weight(painted):
     data, model, seen = data_set(painted(6)), tiny_model().train(), []
     before = {k: v.clone() for k, v in model.state_dict().items()}
 
-    def criterion(predictions, boxes, labels, size):
+    def criterion(predictions, boxes, labels, size, ignore):
         seen.append(predictions.boxes)
         return {"total": predictions.boxes.sum(), "positives": predictions.objectness.sum()}
 

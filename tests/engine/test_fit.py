@@ -223,7 +223,7 @@ def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkey
     plan = Plan(1, 0, 1, CUDNN_SEARCH_STEPS + steps, 8, 8)
     updater = make_updater(toy(), schedule=Schedule(plan, "constant", 0.01, 0.01, 0, 0))
     sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
-    assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU
+    assert accelerate(updater.model, sampler, updater, print) is updater.model  # there is no GPU
     assert torch.backends.cudnn.benchmark == searches
 
 

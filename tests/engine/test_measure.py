@@ -1,8 +1,6 @@
-"""engine/memory.py and engine/profiling.py: the batch size that fits a GPU, advice if none does, profiles."""
+"""engine/memory.py: the batch size that fits a GPU, and advice if none does."""
 
-import gzip
 import inspect
-import json
 from dataclasses import replace
 
 import pytest
@@ -17,7 +15,6 @@ import train
 from engine import epoch, memory
 from engine.memory import StepProbe
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.profiling import PROFILE_WARM_UP, profiled
 from engine.rates import MAX_GRADIENT_NORM
 from engine.schedule import Plan, Schedule
 from utils import checkpoint
@@ -221,36 +218,6 @@ def test_probe_is_right_within_10_percent(amp):
             predictions = model(images)
         updater.step(criterion(predictions, boxes, labels, size)["total"])
     assert abs(expected / torch.cuda.max_memory_allocated() - 1) < 0.1
-
-
-def sums(batches):
-    """Does some work on every batch."""
-    return [float((torch.ones(8) * batch).sum()) for batch in batches]
-
-
-def test_profile_holds_the_steps_asked_for_and_leaves_the_batches_unchanged(tmp_path):
-    path, messages = tmp_path / "profile_epoch_0001.json.gz", []
-    assert sums(profiled(range(12), 3, path, messages.append)) == sums(range(12))
-    events = json.loads(gzip.open(path).read())["traceEvents"]
-    assert sum(event.get("name") == "wait for data" for event in events if event.get("ph") == "X") == 3
-    assert sum(event.get("name") == "aten::ones" for event in events) == 3
-    assert "aten::" in (tmp_path / "profile_epoch_0001.txt").read_text() and "3 steps" in messages[0]
-
-
-def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
-    messages, first = [], PROFILE_WARM_UP
-    assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
-    assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
-    assert "1 step:" in messages[0] and "no trace" in messages[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
-
-
-def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_path):
-    batches = profiled(range(20), 10, tmp_path / "a.json.gz")
-    for _ in range(PROFILE_WARM_UP + 2):
-        next(batches)
-    batches.close()
-    assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -414,7 +414,7 @@ def test_a_run_in_a_bucket_is_fetched_once_by_a_node(tmp_path, monkeypatch):
 def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(monkeypatch):
     monkeypatch.setattr(saving, "epoch_text", lambda *_: "")
     written, ranks = [], SimpleNamespace(is_main=False, log=lambda _: None, device=torch.device("cpu"))
-    budget = SimpleNamespace(lap=lambda _: None)
+    budget = SimpleNamespace(end_epoch=lambda: None)
     course = SimpleNamespace(done=lambda _: None, seconds_left=lambda _: 0.0, epochs=5, budget=budget)
     saver = SimpleNamespace(save_every=2, course=course, ranks=ranks, _save=lambda *values: written.append(values[-1]))
     state = State()
@@ -425,7 +425,7 @@ def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(m
 
 @pytest.mark.parametrize("limit", [0.0, 60.0])
 def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(limit):
-    saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit))
+    saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit, begin_epochs=lambda: None))
     saver = SimpleNamespace(course=course, within_epoch=lambda state, meter: saves.append(state))
     assert Saver.begin(saver, State(), {}) == State() and saves == [State()] * (limit > 0)
 

@@ -160,7 +160,7 @@ def test_whole_run_waits_only_where_it_may_and_equals_that_of_a_cpu(runs):
 def graphs_for(updater, log, **changes):
     """The tiny model, prepared for batches of two images of 64 x 64 pixels."""
     sampler = TrainSampler(10, 2, (64, 64), seed=0, **changes)
-    return accelerate(updater.model, sampler, updater, True, log)
+    return accelerate(updater.model, sampler, updater, log)
 
 
 def test_cuda_graphs_leave_the_statistics_as_they_were_and_images_of_other_sizes_take_the_usual_way():
@@ -185,7 +185,6 @@ def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
     with simulated_gpu():
         updater = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE))
         assert graphs_for(updater, print, multi_scale=0.5) is updater.model
-        assert accelerate(updater.model, TrainSampler(10, 2, (64, 64), 0), updater, False, print) is updater.model
         several = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE), accumulate=2)
         assert graphs_for(several, print) is several.model
         monkeypatch.setattr(torch.cuda, "make_graphed_callables", refused)

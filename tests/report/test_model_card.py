@@ -62,7 +62,7 @@ def test_the_card_holds_metrics_data_constants_licenses_and_limits(run_folder, d
 
 def test_the_counts_of_classes_are_those_of_the_data(run_folder, demo_images):
     sources = [str(demo_images / f"{split}.txt") for split in ("train", "val")]
-    data = read_train_and_val(*sources, 0, read_options(), lambda *_: None)
+    data = read_train_and_val(*sources, read_options(), lambda *_: None)
     table = next(table for table in tables(text_of(run_folder / "card.md")) if table[0][0] == "class")
     rows = [[int(cell) for cell in row[1:4]] for row in table[1:]]
     counts = (data[0].images_per_class(), data[0].boxes_per_class(), data[1].boxes_per_class())

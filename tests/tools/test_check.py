@@ -148,7 +148,7 @@ def test_what_a_training_refuses_in_the_validation_split_of_a_folder_is_an_error
 ) -> None:
     (splits / "val.txt").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=named):
-        read_train_and_val(str(splits), DEMO[1], 0, ReadOptions(bad_boxes="drop"), print)
+        read_train_and_val(str(splits), DEMO[1], ReadOptions(bad_boxes="drop"), print)
     with pytest.raises(SystemExit) as end:
         main([str(splits)])
     printed = capsys.readouterr()

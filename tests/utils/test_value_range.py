@@ -217,7 +217,7 @@ def test_a_run_prints_the_range_and_stores_it(trained):
 def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
     """Both splits come from one data set, and have its range: without it, their images would be nearly black."""
     options = config(deep, tmp_path, val=".25", epochs=1, freeze_epochs=0)
-    train, val = read_train_and_val(options.train, options.val, 0, read_options(), print)
+    train, val = read_train_and_val(options.train, options.val, read_options(), print)
     assert train.value_range == val.value_range == TWELVE and len(train) + len(val) == 8
     assert min(data.image(i).max() for data in (train, val) for i in range(len(data))) > 200
     assert len(train.limits) == len(train) and train.value_text() and val.value_text()

@@ -209,12 +209,12 @@ def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
         for part in ("train", "val"):
             coco(tmp_path / name / f"{part}.json", {1: label}, [[(1, 0)]])
     both = f"{tmp_path / 'one'},{tmp_path / 'two'}"
-    train, val = read_train_and_val(both, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+    train, val = read_train_and_val(both, "data/demo/val.txt", ReadOptions(), lambda _: None)
     assert masks(train) == masks(val) == [["cat"], ["elk"]] and train.classes == val.classes
     assert not {train.path(i) for i in range(2)} & {val.path(i) for i in range(2)}
     with refused(ConfigError, "val="):
         files = ",".join(str(tmp_path / name / "train.json") for name in ("one", "two"))
-        read_train_and_val(files, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+        read_train_and_val(files, "data/demo/val.txt", ReadOptions(), lambda _: None)
 
 
 def test_a_split_that_one_of_several_sets_trains_on_is_used(tmp_path):
@@ -223,7 +223,7 @@ def test_a_split_that_one_of_several_sets_trains_on_is_used(tmp_path):
             coco(tmp_path / name / f"{part}.json", {1: "cat"}, [[(1, 0)]])
     notes: list[str] = []
     one, two = tmp_path / "one", tmp_path / "two"
-    read_train_and_val(f"{one},{two}", str(one), 0, ReadOptions(), notes.append)
+    read_train_and_val(f"{one},{two}", str(one), ReadOptions(), notes.append)
     assert not any("train" in note.rpartition(": ")[2].split(", ") for note in notes)
 
 
@@ -235,7 +235,7 @@ def test_a_class_without_boxes_in_the_validation_split_of_a_set_is_annotated_the
             shape = {"label": name, "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
             text(tmp_path / one / part / f"{name}.json", {"imagePath": f"{name}.png", "shapes": [shape]})
     both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
-    train, val = read_train_and_val(both, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+    train, val = read_train_and_val(both, "data/demo/val.txt", ReadOptions(), lambda _: None)
     assert masks(train) == [["c", "d"]] * 2 + [["d", "e"]] * 2 and masks(val) == [["c", "d"], ["d", "e"]]
     assert [names for _, _, names, _ in boxes(val)] == [["c"], ["e"]]
 

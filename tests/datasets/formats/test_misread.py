@@ -97,7 +97,7 @@ def test_equal_boxes_and_turned_images_are_counted_at_the_start_of_a_training(tm
     path = str(text(tmp_path / "train.txt", rows))
     notes: list[str] = []
     text(tmp_path / "val.txt", "b.jpg 1,2,9,8,0\n")
-    read_train_and_val(path, str(tmp_path / "val.txt"), 0, read_options(), notes.append)
+    read_train_and_val(path, str(tmp_path / "val.txt"), read_options(), notes.append)
     assert any("train.txt" in note and ": 2, for example" in note and "train.txt:1" in note for note in notes), notes
     assert any("EXIF" in note and "train.txt" in note and ": 1" in note for note in notes), notes
     found, _ = check_images(read(path, "train"), ReadOptions())

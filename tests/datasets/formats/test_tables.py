@@ -195,7 +195,7 @@ def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, word
     assert {found.classes for found in parts.values()} == {("cat", "dog")}
     assert parts["train"].other_splits == ("val", "test")
     log = []
-    data = read_train_and_val(path, Config.val, 0, read_options(), log.append)
+    data = read_train_and_val(path, Config.val, read_options(), log.append)
     assert [len(found) for found in data] == [1, 1] and any("not use: test" in line for line in log)
 
 
@@ -222,7 +222,7 @@ def test_an_image_in_two_splits_is_a_problem(tmp_path: Path) -> None:
 def test_a_table_without_splits_is_not_its_own_validation(tmp_path: Path) -> None:
     path = _table(tmp_path, "weather", "sun", "sun", "sun", "sun")
     with refused(ConfigError, "val=.2"):
-        read_train_and_val(path, Config.val, 0, read_options(), lambda note: None)
+        read_train_and_val(path, Config.val, read_options(), lambda note: None)
 
 
 # ---- columns with the corners of a polygon

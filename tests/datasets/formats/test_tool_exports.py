@@ -113,7 +113,7 @@ def labelimg_voc(folder: Path) -> Export:
     """HumanSignal/labelImg, libs/pascal_voc_io.py, PascalVocWriter, commit b33f965b: no file for an image without boxes."""
     images(folder)
     for name in LABELED:
-        path = f"<path>C:\\Users\\me\\pictures\\{name}</path><source><database>IgnoreRegions</database></source>"
+        path = f"<path>C:\\Users\\me\\pictures\\{name}</path><source><database>Unknown</database></source>"
         text(folder / f"{stem(name)}.xml", voc(name, pixel=1, more=path + "<segmented>0</segmented>"))
     return Export(splits={"train": LABELED}, notes=("empty.jpg",))
 
@@ -174,7 +174,7 @@ def via_coco(folder: Path) -> Export:
     contents = coco(ALL, 1) | {"info": {"year": 2024}, "categories": groups}
     text(
         folder / "via_export_coco.json",
-        contents | {"licenses": [{"id": 0, "name": "IgnoreRegions License", "url": ""}]},
+        contents | {"licenses": [{"id": 0, "name": "Unknown License", "url": ""}]},
     )
     return Export()
 
