@@ -36,8 +36,8 @@ class Image(Struct, gc=False):
     height: Side | None = None
     coco_url: str | None = None
     split: Any = None
-    neg_category_ids: list[Id] | None = None  # LVIS: classes that were looked for, and are not there
-    not_exhaustive_category_ids: list[Id] | None = None  # LVIS: classes of which only some objects have boxes
+    neg_category_ids: list[Id] | None = None  # LVIS: verified negatives, classes that the image does not have
+    not_exhaustive_category_ids: list[Id] | None = None  # LVIS: not exhaustive, only some objects have boxes
 
     def __post_init__(self) -> None:
         """LVIS has only the address of an image, which ends with its folder and name."""
@@ -60,7 +60,9 @@ class Annotation(Struct, gc=False):
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
     ignore: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # as VOC's difficult: a crowd region
-    open: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # this program's own key: a crowd region that is open
+    open: Annotated[int, Meta(ge=0, le=1)] | bool | None = (
+        None  # this program's own key: a crowd region that is an ignore region
+    )
     segmentation: Raw = ABSENT  # parsed only without bbox
     turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
     rotation: NoAngle = NoAngle()
@@ -248,7 +250,7 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
 
 
 def _add_annotated(source: Source, image: Image, labels: dict[Id, int]) -> None:
-    """Adds the classes that LVIS looked for in the last image, and an open region for each class that has only some boxes."""
+    """Adds the verified negatives of LVIS for the last image, and an ignore region for each class that is not exhaustive."""
     if image.neg_category_ids is not None:
         source.annotated[len(source) - 1] = [labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels]
     for one in image.not_exhaustive_category_ids or ():

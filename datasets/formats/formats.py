@@ -6,7 +6,6 @@ A file is recognized by its beginning. A new format is a reader and one row of F
 import os
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from datasets.formats import (
     json_images,
     labelme,
     labelstudio,
-    record_files,
     records,
     tables,
     via,
@@ -32,9 +30,14 @@ from datasets.store import Split
 
 JSON, XML, TEXT, TABLE = (".json",), (".xml",), (".txt",), (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
-CONVERT = "export the boxes as COCO, VOC or YOLO, or convert them with datumaro (pip install datumaro)"
-NAME_IT_CSV = "name it .csv, with class as sixth column"
-WRITE_NUMBERS = "write the numbers of the classes, from 0"
+WRITE_LINES = (
+    "write one line per image into boxes.txt, PATH x1,y1,x2,y2,CLASS x1,y1,x2,y2,CLASS ..., in pixels, with the "
+    "numbers of the classes from 0, and their names into classes.txt next to it, one per line"
+)
+DATUMARO = (
+    'convert it with datumaro (pip install datumaro): python -c "from datumaro import Dataset; '
+    "Dataset.import_from('FOLDER', '{}').export('NEW_FOLDER', 'coco_instances', save_media=True)\""
+)
 
 
 class Format(NamedTuple):
@@ -63,10 +66,6 @@ def _is_of_many_images(file: File) -> bool:
     return has_any("images", "annotations.image_id")(file) and coco.has_labels(file.path)
 
 
-def _lines_of(kind: type[records.Record]) -> Callable[[File, Split], Source]:
-    return partial(record_files.read_lines, kind)
-
-
 names = json_images.names
 YAML = Format(
     "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
@@ -86,17 +85,14 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     YAML,
     CVAT,
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
-    Format("Supervisely", JSON, record_files.is_supervisely, read_folder=record_files.read_supervisely),
+    Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
     Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_folder),
     Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder, names),
     Format("Label Studio", JSON, labelstudio.matches, labelstudio.read, images=names),
-    Format("Scalabel", JSON, record_files.is_scalabel, record_files.read_scalabel, images=names),
-    Format("Datumaro", JSON, has("items", "categories"), record_files.read_datumaro, images=names),
+    Format("Create ML", JSON, records.is_create_ml, records.read_create_ml, images=names),
     Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read, images=names),
-    Format("CrowdHuman", LINES, has("gtboxes"), _lines_of(records.CrowdHuman), images=names),
-    Format("Ultralytics", LINES, has("class_names"), record_files.read_ultralytics, images=names),
-    Format("ODVG", LINES, has("detection.instances"), _lines_of(records.Grounding), images=names),
-    Format("Hugging Face", LINES, has("file_name", "objects"), _lines_of(records.HuggingFace), images=names),
+    Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest, images=names),
+    Format("Hugging Face", LINES, has("file_name", "objects"), records.read_hugging_face, images=names),
     LISTS,
     YOLO,
     CSV,
@@ -123,11 +119,15 @@ def _named(file: File) -> bool:
     return True  # its suffix tells it
 
 
-NOT_READ = (  # of the formats that many tools write
-    Format("CreateML", JSON, has("[].annotations.coordinates"), images=names),
+NOT_READ = (  # formats that many tools write, with the fix of `WRITE_LINES` where there is no shorter one
+    Format("CrowdHuman", LINES, has("gtboxes"), images=names),
+    Format("Ultralytics NDJSON", LINES, has("class_names"), images=names),
+    Format("Grounding DINO (ODVG)", LINES, has("detection.instances"), images=names),
+    Format("Scalabel or BDD100K", JSON, has_any("frames", "[].labels.box2d"), images=names),
+    Format("Datumaro", JSON, has("items", "categories"), images=names, fix=DATUMARO.format("datumaro")),
     Format("MegaDetector", JSON, has("detection_categories"), images=names),
     Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file), images=names),
-    Format("VoTT", JSON, has("assets"), images=names),
+    Format("VoTT", JSON, has("assets"), images=names, fix="export CSV or Pascal VOC from VoTT"),
     Format("SuperAnnotate", JSON, has("instances.className")),
     Format("V7 (Darwin)", JSON, has("item.slots")),
     Format("Cityscapes", JSON, has("imgHeight", "objects.polygon")),
@@ -137,28 +137,32 @@ NOT_READ = (  # of the formats that many tools write
     Format(
         "VIA's CSV", TABLE, _text(r"#?filename,.*,region_shape_attributes", is_list=True), fix="export JSON from VIA"
     ),
-    Format("SageMaker Ground Truth", LINES, has("source-ref"), images=names),
     Format("Azure ML", LINES, has("image_url"), images=names),
     Format("Labelbox", LINES, has("data_row"), images=names),
     Format("PaliGemma or Florence", LINES, has("suffix"), images=names),
-    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s")),
+    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s"), fix=DATUMARO.format("kitti_detection")),
     Format("PASCAL 1.00", TEXT, _text("# Compatible with PASCAL Annotation")),
     Format("DOTA", TEXT, _text(r"(imagesource|gsd):")),
     Format("DOTA", TEXT, _text(r"(N ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s")),
     Format("VisDrone", TEXT, _text(r"(-?\d+,){7}-?\d+,?\s")),
     Format("MOT", TEXT, _text(r"\d+,-?\d+(,N){5,8}\s")),
-    Format("WIDER FACE", TEXT, _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True)),
+    Format(
+        "WIDER FACE",
+        TEXT,
+        _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True),
+        fix=DATUMARO.format("wider_face"),
+    ),
     Format(
         "a table with semicolons",
         TEXT,
         _text(r"[^\n;]+\.(ppm|png|jpg);\d+;\d+;\d+;\d+;", is_list=True),
-        fix=NAME_IT_CSV,
+        fix="name it .csv, with class as sixth column",
     ),
     Format(
         "YOLO labels with class names",
         TEXT,
         _text(r"[A-Za-z]\S*( [01]?\.\d+){4}\s"),
-        fix=WRITE_NUMBERS,
+        fix="write the numbers of the classes, from 0",
     ),
     Format("the OIDv4 toolkit", TEXT, _text(r"[A-Za-z][A-Za-z ]*( \d+(\.\d+)?){4}\s")),
     Format("TFRecord", (".tfrecord", ".record", ".tfrec"), _named),
@@ -215,7 +219,7 @@ def format_of(file: File) -> Format | None:
 
 def refusal(path: object, row: Format) -> DataError:
     """Returns the error for a file in a format that is not read."""
-    return DataError(f"{path}: in the format of {row.name}, which is not read: {row.fix or CONVERT}")
+    return DataError(f"{path}: in the format of {row.name}, which is not read: {row.fix or WRITE_LINES}")
 
 
 def read_file(path: str | os.PathLike, split: Split, image_root: str | None = None) -> Source:
@@ -233,7 +237,9 @@ def read_file(path: str | os.PathLike, split: Split, image_root: str | None = No
         raise DataError(f"{path}: a file of {row.name} with one image: give its folder")
     if file.suffix in (*JSON, *LINES):
         there = ", ".join(sorted(key for key in file.keys if "." not in key)[:5]) or "no keys"
-        raise DataError(f"{path}: no known format: {there}, but no images (COCO), shapes (LabelMe) or tasks: {CONVERT}")
+        raise DataError(
+            f"{path}: no known format: {there}, but no images (COCO), shapes (LabelMe) or tasks: {WRITE_LINES}"
+        )
     raise DataError(
         f"{path}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
         f"with any of these, or with VOC, LabelMe or YOLO label files"

@@ -7,7 +7,17 @@ from datasets.errors import open_file
 from datasets.formats.image_paths import short_names
 from utils.images import IMAGE_SUFFIXES
 
-KEYS = (b"file_name", b"filename", b"path", b"image", b"img", b"name", b"coco_url")  # the first one with images counts
+KEYS = (
+    b"file_name",
+    b"filename",
+    b"imagefilename",
+    b"source-ref",
+    b"path",
+    b"image",
+    b"img",
+    b"name",
+    b"coco_url",
+)  # the first one with images counts
 
 
 def names(path: str) -> set[str]:

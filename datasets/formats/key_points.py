@@ -1,57 +1,43 @@
-"""YOLO labels whose lines may be a box with key points or a track, and not a polygon: all have more than four numbers."""
+"""Finds YOLO labels whose lines are a box with key points, not a polygon: all have more than four numbers."""
 
 from collections.abc import Sequence
 
 ROUNDING = 0.01  # fraction of the image: boxes and key points may be rounded
+MIN_LINES = 10  # fewer polygons may be like that by chance
 
 
-class MaybeBoxes:
-    """Whether all lines with more than four numbers after the class are equally long and begin with a box for the rest.
-
-    The rest are key points in the box, as x, y or as x, y and visibility, or a confidence and a track, which is a whole number.
-    In a data set of polygons, a line that does not fit comes soon."""
+class KeyPoints:
+    """Whether the first four numbers of all long lines are a box in the image around the points that follow."""
 
     def __init__(self) -> None:
-        self._first = ""  # place of the first line, "" without any
+        self._first = ""  # place of the first line
         self._length = self._lines = 0
         self._fits = True
 
     def add(self, values: Sequence[float], place: str) -> None:
         """Adds the numbers after the class of a line."""
-        if len(values) < 6 or not self._fits:
-            return
-        self._first, self._length = self._first or place, self._length or len(values)
-        self._lines += 1
-        self._fits = len(values) == self._length and _is_box_with_rest(values)
+        if len(values) > 5 and self._fits:
+            self._first, self._length = self._first or place, self._length or len(values)
+            self._lines += 1
+            self._fits = len(values) == self._length and _is_box_of_points(values)
 
-    def notes(self) -> list[str]:
-        """Returns a note if the lines may be no polygons."""
-        if not self._first or not self._fits:
+    def problems(self) -> list[str]:
+        """Returns a problem if the lines are no polygons."""
+        if not self._fits or self._lines < MIN_LINES:
             return []
-        text = f"{self._first}: {self._length} numbers after the class are read as a polygon, in {self._lines} lines"
-        fix = (
-            "if they are a box with key points or a track, keep only the class and the first four numbers of each line"
-        )
-        return [f"{text}, but the first four are a box for the others in all of them: {fix}"]
+        fix = "these are key points, not polygons: keep only the class and the first four numbers of each line"
+        return [
+            f"{self._first}: in all {self._lines} long lines, the first four numbers are a box for the others; {fix}"
+        ]
 
 
-def _is_box_with_rest(values: Sequence[float]) -> bool:
-    x, y, width, height = values[:4]
-    if len(values) == 6:
-        return width > 0 and height > 0 and float(values[5]).is_integer()
-    reach_x, reach_y = width / 2 + ROUNDING, height / 2 + ROUNDING
-    sides = (
-        x + ROUNDING - width / 2,
-        y + ROUNDING - height / 2,
-        1 + ROUNDING - x - width / 2,
-        1 + ROUNDING - y - height / 2,
-    )
-    if width <= 0 or height <= 0 or min(sides) < 0:
-        return False
-    steps = [step for step in (2, 3) if (len(values) - 4) % step == 0]
-    groups = [zip(values[4::step], values[5::step], strict=True) for step in steps]
-
-    def fits(px: float, py: float) -> bool:
-        return (abs(px - x) <= reach_x and abs(py - y) <= reach_y) or max(px, py) <= 0  # 0, 0: not known
-
-    return any(all(fits(*point) for point in points) for points in groups)
+def _is_box_of_points(values: Sequence[float]) -> bool:
+    x, y, width, height, *rest = values
+    left, right = x - width / 2 - ROUNDING, x + width / 2 + ROUNDING
+    top, bottom = y - height / 2 - ROUNDING, y + height / 2 + ROUNDING
+    is_box = min(width, height) > 0 and min(left, top) >= -2 * ROUNDING and max(right, bottom) <= 1 + 2 * ROUNDING
+    for step in (2, 3):  # x, y or x, y, visibility; 0, 0 is not visible
+        pairs = list(zip(rest[::step], rest[1::step], strict=False))
+        if len(rest) % step == 0 and all(left <= a <= right and top <= b <= bottom or a == b == 0 for a, b in pairs):
+            return is_box
+    return False

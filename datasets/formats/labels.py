@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError, note_dropped, raise_any
-from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
+from datasets.formats.fractions import find_fractions, is_whole_file
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
@@ -35,7 +35,7 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    like_fractions = find_fractions(source, boxes, starts, sizes)
+    like_fractions = find_fractions(source, boxes, starts)
     indices[list(like_fractions)] = -1
     notes += _report(source, problems, without_area, list(like_fractions.values()), options.bad_boxes)
     found = Annotations(
@@ -60,9 +60,6 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     found = _with_annotated_and_ignored(found, source, options, names)
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
-    if source.check:
-        source.check(found)
-    notes += percent_note(source, found)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
 
 

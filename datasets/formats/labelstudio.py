@@ -24,6 +24,9 @@ from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
+OPEN = "tasks without a submitted annotation, left out"
+SEVERAL = "tasks with several annotations, of which one counts"
+SECOND = "labels of a second control on an object, not read"
 # What a JSON-MIN task holds of itself, next to its data and its controls: nothing in it is drawn.
 OWN_KEYS = {"id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement"}
 
@@ -96,70 +99,66 @@ def read(file: File, split: Split) -> Source:
 
     Of a task with several annotations the first one counts, or the one that is marked as ground truth. Boxes are in pixels
     where the file has the size of the image, otherwise in fractions of the image."""
-    source, contents = file.path, file.json
+    path = file.path
     problems: list[str] = []
-    tasks, open_tasks, several = [], 0, set()
+    left_out: dict[str, list[str]] = {OPEN: [], SEVERAL: [], SECOND: []}  # what was not read -> places
+    files = [_label_file(task, left_out[SECOND]) for task in _tasks(file, left_out, problems)]
+    if not files and left_out[OPEN]:
+        raise_any(f"{path}: problems: {len(problems)}", problems)  # annotations that could not be read
+        raise DataError(
+            f"{path}: none of {len(left_out[OPEN])} tasks has a submitted annotation: label them, and export again"
+        )
+    found = source_of(path, files, names_of(files))
+    found.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+    found.problems = problems + found.problems
+    notes = [f"{path}: {what}: {len(places)}, for example {places[0]}" for what, places in left_out.items() if places]
+    found.notes = notes + found.notes
+    return found
+
+
+def _tasks(file: File, left_out: Mapping[str, list[str]], problems: list[str]) -> Iterator[Task]:
+    """Yields the tasks that are read, and adds the places of what is not to `left_out`."""
     minimal = set()  # ids and images of the tasks in JSON-MIN, which has a row for each annotation
-    for index, raw in enumerate(contents):
-        row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
+    for index, raw in enumerate(file.json):
+        row = parse(raw, dict[str, Raw], f"{file.path}: [{index}]", problems)
         if row is None:
             continue
-        place = f"{source}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
+        place = f"{file.path}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
         if "data" in row:
-            data = parse(row["data"], dict[str, Any], f"{place}: data", problems)
+            data = parse(row["data"], dict[str, Any], f"{place}: data", problems) or {}
             works = _works(row, place, problems)
             if not works:
-                open_tasks += 1
+                left_out[OPEN].append(place)
                 continue
             if len(works) > 1:
-                several.add(place)
+                left_out[SEVERAL].append(place)
             truth = max(works, key=lambda work: work.ground_truth)
             results = list(rows(truth.result, Result, f"{place}: result", problems))
         else:
             data, results = _minimal(row, place, problems)
-        image, problem = _image(data or {}, results)
-        if "data" not in row and "id" in row:
-            task = bytes(row["id"]), image
-            if task in minimal:
-                several.add(place)
-                continue
-            minimal.add(task)
+        image, problem = _image(data, results)
+        key = bytes(row.get("id", b"")), image
+        if "data" not in row and "id" in row and key in minimal:
+            left_out[SEVERAL].append(place)
+            continue
+        minimal.add(key)
         if problem:
             problems.append(f"{place}: {problem}")
-        tasks.append(Task(place, image, results))
-    if open_tasks and not tasks:
-        raise_any(f"{source}: problems: {len(problems)}", problems)  # annotations that could not be read
-        raise DataError(
-            f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
-        )
-    second = [_without_second_labels(task) for task in tasks]
-    files = list(map(_label_file, tasks))
-    found = source_of(source, files, names_of(files))
-    found.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
-    found.problems = problems + found.problems
-    if any(second):
-        shown = ", ".join(sorted({name for names in second for name in names})[:10])
-        text = f"labels of a second control on an object, not read: {sum(map(len, second))} ({shown})"
-        found.notes.append(f"{source}: {text}")
-    if several:
-        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {len(several)}")
-    if open_tasks:
-        found.notes.insert(0, f"{source}: tasks without a submitted annotation, left out: {open_tasks}")
-    return found
+        yield Task(place, image, results)
 
 
-def _label_file(task: Task) -> LabelFile:
-    height, width = _written_size(task.results)
-    boxes = list(_boxes(task.results, task.place, width, height))
-    return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)
-
-
-def _without_second_labels(task: Task) -> list[str]:
-    """Takes labels of the control <Labels> out of a task, where the tool has labeled the same object. Returns them."""
+def _label_file(task: Task, second: list[str]) -> LabelFile:
+    """Returns the boxes of a task. The labels of the control <Labels> on an object of another control go to `second`."""
     tools = {str(result.id) for _, result in task.results if result.id is not None and result.value.tool_names()}
-    second = [row for row in task.results if str(row[1].id) in tools and not row[1].value.tool_names()]
-    task.results[:] = [row for row in task.results if row not in second]
-    return [name for _, result in second for name in result.value.labels]
+    results = []
+    for index, result in task.results:
+        if str(result.id) in tools and not result.value.tool_names():
+            second += [f"{name} ({task.place})" for name in result.value.labels]
+        else:
+            results.append((index, result))
+    height, width = _written_size(results)
+    boxes = list(_boxes(results, task.place, width, height))
+    return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)
 
 
 def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:

@@ -1,23 +1,32 @@
-"""Types of the JSON records of other tools, one class per tool. A record is one image with its boxes.
+"""JSON and JSON Lines with one record per image -> Source: Hugging Face, SageMaker Ground Truth, Create ML and Supervisely."""
 
-record_files.py reads the files.
-"""
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from msgspec import Raw, Struct, field
 
-from msgspec import Meta, Struct, field
-
-from datasets.formats.named_boxes import Box, points_box
-from datasets.formats.rotation import Degrees, NoAngle, box_around
-from datasets.formats.splits import SPLITS, word_split
-from datasets.formats.typed_json import Side
+from datasets.errors import DataError, open_file
+from datasets.formats import image_paths
+from datasets.formats.file import File, Folder, text_lines
+from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box, source_of
+from datasets.formats.source import Source
+from datasets.formats.splits import (
+    SPLITS,
+    add_notes,
+    add_splits,
+    select_images,
+    select_rows,
+    select_split,
+    word_split,
+)
+from datasets.formats.typed_json import BOM, parse
+from datasets.store import Split
 
 Four = tuple[float, float, float, float]
-Points = list[tuple[float, float]]
 
-TRUE, FALSE = (True, "true", "True", "1"), (False, None, "", "false", "False", "0")  # values of attributes; 1 == True
-NO_KIND = "shape of no kind"
+IN_ANN = re.compile(r"(^|/)ann/[^/]+$", re.IGNORECASE)
 
 
 class Record(Struct):
@@ -32,25 +41,44 @@ class Record(Struct):
     def image(self) -> str:  # path or name
         raise NotImplementedError
 
-    def size(self) -> tuple[float, float]:  # height, width; 0: not in the file
-        return 0, 0
-
     def boxes(self) -> Iterator[Box]:
         raise NotImplementedError
 
 
-def _box(name: Any, x: float, y: float, width: float, height: float, crowd: bool = False) -> Box:
-    return Box(str(name), (x, y, x + width, y + height), crowd)
+def _box(name: Any, x: float, y: float, width: float, height: float) -> Box:
+    return Box(str(name), (x, y, x + width, y + height))
 
 
-def _polygon(name: str, values: list[float], scale: tuple[float, float] = (1, 1)) -> Box:
-    """Returns the bounding box of the points x1, y1, x2, y2, ..., multiplied by `scale`."""
-    if len(values) < 4 or len(values) % 2:
-        return Box(name, (), problem=f"{len(values)} numbers are not a polygon: write x1, y1, x2, y2, ...")
-    return Box(name, points_box((x * scale[0], y * scale[1]) for x, y in zip(values[::2], values[1::2], strict=True)))
+def _lines(path: str) -> list[tuple[str, Raw]]:
+    """Returns (place, JSON) of the lines that are not blank."""
+    return [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
 
 
-# ---- JSON Lines
+def _source(
+    path: str, kind: type[Record], rows: Iterable[tuple[str, Raw]], split: Split, problems: list[str]
+) -> Source:
+    """Returns the records in `rows` (place, JSON) that belong to a split."""
+    records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
+    files = []
+    for place, record in records:
+        name = record.image()
+        files.append(LabelFile(place, name, boxes=list(record.boxes()), problem="" if name else "no image: name it"))
+    names = names_of(files)  # of all splits, which have the same classes
+    are_numbers = bool(names) and all(map(str.isdecimal, names))
+    if are_numbers:
+        names = tuple(sorted(names, key=int))
+    words = [record.split_word() for _, record in records]
+    places = [(file.image, file.path) for file in files]
+    chosen, splits, notes = select_rows(path, places, words, split, problems)
+    found = source_of(path, [file for file in files if file.image in chosen], names)
+    found.names_are_numbers = are_numbers
+    found.problems = problems + found.problems
+    found.notes = notes + found.notes
+    add_splits(found, path, splits, split)
+    return found
+
+
+# ---- Hugging Face
 
 
 class _Objects(Struct, frozen=True):
@@ -68,17 +96,13 @@ class HuggingFace(Record, kw_only=True):
     objects: _Objects
     set: Any = ""  # these fields count as the split if they name one
     subset: Any = ""
-    dataset: Any = ""
     partition: Any = ""
     usage: Any = ""
-    fold: Any = ""
 
     def split_word(self) -> str:
         """Returns the split in the first field that names one."""
-        others = (self.set, self.subset, self.dataset, self.partition, self.usage, self.fold)
-        words = [word_split(str(value)) for value in others]
-        named = next((word for word in words if word in SPLITS), "")
-        return super().split_word() or named
+        others = [word_split(str(value)) for value in (self.set, self.subset, self.partition, self.usage)]
+        return super().split_word() or next((word for word in others if word in SPLITS), "")
 
     def image(self) -> str:
         return self.file_name
@@ -92,167 +116,134 @@ class HuggingFace(Record, kw_only=True):
         yield from (_box(name, *bbox) for name, bbox in zip(names, found.bbox, strict=True))
 
 
-class _Extra(Struct, frozen=True):
-    ignore: Annotated[int, Meta(ge=0, le=1)] = 0
+def read_hugging_face(file: File, split: Split) -> Source:
+    """Reads metadata.jsonl of Hugging Face. Raises DataError."""
+    return _source(file.path, HuggingFace, _lines(file.path), split, [])
 
 
-class _Human(Struct, frozen=True):
-    tag: str
-    fbox: Four
-    extra: _Extra = _Extra()
+# ---- Create ML
 
 
-class CrowdHuman(Record, kw_only=True):
-    """A line of an .odgt file: full bodies are boxes; ignored ones and masks are crowd regions of the class person."""
-
-    id: str = field(name="ID")
-    gtboxes: list[_Human]
-
-    def image(self) -> str:
-        return self.id
-
-    def boxes(self) -> Iterator[Box]:
-        for human in self.gtboxes:
-            ignored = human.tag == "mask" or bool(human.extra.ignore)
-            yield _box("person" if human.tag == "mask" else human.tag, *human.fbox, crowd=ignored)
+class _Center(Struct, frozen=True):
+    x: float
+    y: float
+    width: float
+    height: float
 
 
-class _Fractions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows with a class and fractions of the image; boxes are center and size, segments and obb are points."""
-
-    boxes: list[tuple[int, float, float, float, float]] = []
-    segments: list[Annotated[list[float], Meta(min_length=1)]] = []
-    obb: list[Annotated[list[float], Meta(min_length=1)]] = []
+class _Labeled(Struct, frozen=True):
+    label: str
+    coordinates: _Center
 
 
-class Ultralytics(Record, kw_only=True):
-    """A line of Ultralytics' NDJSON: class, center and size in fractions of the image."""
+class CreateML(Record, kw_only=True):
+    """An image of Create ML (Apple, Roboflow, LabelImg): x, y is the center of a box, in pixels from the upper left corner.
 
-    file: str
-    width: Side
-    height: Side
-    annotations: _Fractions = _Fractions()
+    Tools write image and annotations; Apple's pages have imagefilename and annotation."""
+
+    image_name: str = field(name="image", default="")
+    image_file_name: str = field(name="imagefilename", default="")
+    annotations: list[_Labeled] | None = None
+    annotation: list[_Labeled] | None = None
 
     def image(self) -> str:
-        return self.file
-
-    def size(self) -> tuple[float, float]:
-        return self.height, self.width
+        return self.image_name or self.image_file_name
 
     def boxes(self) -> Iterator[Box]:
-        for label, x, y, width, height in self.annotations.boxes:
-            left, top = (x - width / 2) * self.width, (y - height / 2) * self.height
-            yield _box(label, left, top, width * self.width, height * self.height)
-        for label, *points in (*self.annotations.segments, *self.annotations.obb):
-            yield _polygon(f"{label:g}", points, (self.width, self.height))
+        labeled = self.annotation if self.annotations is None else self.annotations
+        if labeled is None:
+            yield Box("", (), problem="no annotations: write an empty list for a background image")
+        for one in labeled or ():
+            at = one.coordinates
+            yield _box(one.label, at.x - at.width / 2, at.y - at.height / 2, at.width, at.height)
 
 
-class _Instance(Struct, frozen=True):
-    bbox: Four
-    category: str
+def is_create_ml(file: File) -> bool:
+    """Returns whether a JSON file is a list of images with annotations, as Create ML has it."""
+    images, lists = {"[].image", "[].imagefilename"}, {"[].annotations", "[].annotation"}
+    return not images.isdisjoint(file.keys) and not lists.isdisjoint(file.keys)
 
 
-class _Detection(Struct, frozen=True):
-    instances: list[_Instance]
+def read_create_ml(file: File, split: Split) -> Source:
+    """Reads a JSON file of Create ML. Raises DataError."""
+    rows = [(f"{file.path}: [{index}]", raw) for index, raw in enumerate(file.json)]
+    return _source(file.path, CreateML, rows, split, [])
 
 
-class Grounding(Record, kw_only=True):
-    """A line of ODVG, the training data of Grounding DINO."""
-
-    filename: str
-    detection: _Detection
-
-    def image(self) -> str:
-        return self.filename
-
-    def boxes(self) -> Iterator[Box]:
-        return (Box(instance.category, instance.bbox) for instance in self.detection.instances)
+# ---- SageMaker Ground Truth
 
 
-# ---- a list in one JSON file
+class _Rectangle(Struct, frozen=True):
+    class_id: int
+    left: float
+    top: float
+    width: float
+    height: float
 
 
-class _Corners(Struct, frozen=True):
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+class _Job(Struct, frozen=True):
+    """The metadata of a labeling job."""
+
+    kind: str = field(name="type", default="")
+    class_map: dict[str, str] = field(name="class-map", default={})
 
 
-class _Scalabel(Struct, frozen=True):
-    category: str
-    box2d: _Corners | None = None
+class _Rectangles(Struct, frozen=True):
+    annotations: list[_Rectangle]
 
 
-class Scalabel(Record, kw_only=True):
-    """A frame of Scalabel and BDD100K; labels without box2d are lanes and areas."""
+def read_manifest(file: File, split: Split) -> Source:
+    """Reads an augmented manifest of SageMaker Ground Truth, or of Rekognition Custom Labels. Raises DataError.
 
-    name: str
-    labels: list[_Scalabel] | None = None
-
-    def image(self) -> str:
-        return self.name
-
-    def boxes(self) -> Iterator[Box]:
-        for label in self.labels or ():
-            box = label.box2d
-            corners = (box.x1, box.y1, box.x2, box.y2) if box else ()
-            yield Box(label.category, corners, no_box="" if box else "label without box2d")
-
-
-class _Attributes(Struct, frozen=True):
-    is_crowd: Any = False  # of COCO
-    difficult: Any = False  # of VOC
-    rotation: Degrees = Degrees()  # of CVAT
-
-
-class _Item(Struct, frozen=True):
-    type: str
-    label_id: int | None = None
-    bbox: Four | None = None
-    points: list[float] = []
-    attributes: _Attributes | None = None
-    rotation: NoAngle = NoAngle()
-    angle: NoAngle = NoAngle()
-    theta: NoAngle = NoAngle()
+    A line has the boxes under the name of their labeling job. Lines without any were not labeled, and are left out."""
+    path = file.path
+    problems: list[str] = []
+    files, unlabeled, jobs = [], [], set()
+    for place, raw in _lines(path):
+        line = parse(raw, dict[str, Raw], place, problems) or {}
+        image = parse(line.get("source-ref", Raw(b"null")), str, f"{place}: source-ref", problems)
+        found = _boxes_of_jobs(line, place, problems)
+        jobs |= found.keys()
+        if image and found:
+            files.append(LabelFile(place, image, boxes=[box for boxes in found.values() for box in boxes]))
+        elif image:
+            unlabeled.append(place)
+    if len(jobs) > 1:
+        raise DataError(
+            f"{path}: boxes of several labeling jobs, {', '.join(sorted(jobs))}: keep those of one in each line"
+        )
+    if unlabeled and not files and not problems:
+        raise DataError(f"{path}: no line has boxes of a labeling job: give the output manifest of the job")
+    source = source_of(path, files, names_of(files))
+    source.problems = problems + source.problems
+    if unlabeled:
+        text = f"images without the boxes of a labeling job, left out: {len(unlabeled)}, for example {unlabeled[0]}"
+        source.notes.append(f"{path}: {text}")
+    return source
 
 
-class _File(Struct, frozen=True):
-    path: str = ""
+def _boxes_of_jobs(line: dict[str, Raw], place: str, problems: list[str]) -> dict[str, list[Box]]:
+    """Returns {name of a labeling job for boxes: its boxes} of a line."""
+    found = {}
+    for name in [key.removesuffix("-metadata") for key in line if key.endswith("-metadata")]:
+        job = parse(line[f"{name}-metadata"], _Job, f"{place}: {name}-metadata", problems)
+        if job is None or job.kind != "groundtruth/object-detection" or name not in line:
+            continue
+        drawn = parse(line[name], _Rectangles, f"{place}: {name}", problems)
+        boxes = []
+        for one in drawn.annotations if drawn else ():
+            label = job.class_map.get(str(one.class_id), "")
+            box = _box(label, one.left, one.top, one.width, one.height)
+            boxes.append(box if label else box._replace(problem=f"class {one.class_id} is not in class-map: add it"))
+        found[name] = boxes
+    return found
 
 
-class Datumaro(Record, kw_only=True):
-    """An item of Datumaro: boxes and polygons. Those that are marked as crowd or as difficult are crowd regions."""
-
-    id: str = ""
-    file: _File = field(name="image", default=_File())
-    annotations: list[_Item]
-
-    def image(self) -> str:
-        return self.file.path or self.id
-
-    def boxes(self) -> Iterator[Box]:
-        for item in self.annotations:
-            name = "" if item.label_id is None else str(item.label_id)
-            found = item.attributes or _Attributes()
-            crowd = found.is_crowd in TRUE or found.difficult in TRUE
-            if item.bbox:
-                box = _box(name, *item.bbox, crowd)
-                box = box._replace(corners=box_around(box.corners, found.rotation))
-            elif item.type == "polygon" and item.points:
-                box = _polygon(name, item.points)._replace(crowd=crowd)
-            else:
-                box = Box(name, (), no_box=item.type or NO_KIND)
-            if found.is_crowd not in (*TRUE, *FALSE):
-                box = box._replace(problem=f"is_crowd is {found.is_crowd!r}: write true or false")
-            yield box
-
-
-# ---- one JSON file per image
+# ---- Supervisely: one JSON file per image
 
 
 class _Exterior(Struct, frozen=True):
-    exterior: Points = []
+    exterior: list[tuple[float, float]] = []
 
 
 class _Figure(Struct, frozen=True):
@@ -280,4 +271,35 @@ class Supervisely(Record, kw_only=True):
         for figure in self.objects:
             is_area = figure.kind in ("rectangle", "polygon") and len(figure.points.exterior) > 1
             corners = points_box(figure.points.exterior) if is_area else ()
-            yield Box(figure.name, corners, no_box="" if is_area else figure.kind or NO_KIND)
+            yield Box(figure.name, corners, no_box="" if is_area else figure.kind or "shape of no kind")
+
+
+def is_supervisely(file: File) -> bool:
+    """Returns whether a JSON file holds the objects of one image as Supervisely writes them, or none."""
+    below = [key for key in file.keys if key.startswith("objects.")]
+    return "objects.classTitle" in file.keys or ("objects" in file.keys and not below)
+
+
+def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads a project of Supervisely: one JSON file per image, in folders named ann, or anywhere. Raises DataError."""
+    problems: list[str] = []
+    names = list(names)
+    files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
+    index = image_paths.Stems(folder.images)
+    pairs, words = [], []
+    for file in select_split(folder.path, files, folder.split):
+        place, image = str(folder.path / file), os.path.splitext(file)[0]
+        with open_file(place) as opened:
+            raw = Raw(opened.read().removeprefix(BOM))
+        record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
+        images = index.all_nearest(image, image.rpartition("/")[2])
+        problems += image_paths.doubts(place, folder.image_folder, images)
+        images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
+        pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
+        words.append(record.split_word())
+    source = Source(str(folder.path), folder.image_folder, names_of(file for _, file in pairs), problems=problems)
+    chosen = select_images(source, [file.path for _, file in pairs], words, folder.split)
+    add_files(source, ((image, file) for image, file in pairs if file.path in chosen))
+    source.label_files += [str(folder.path / file) for file in files]
+    add_notes(source, folder.path, files, folder.split)
+    return [source]

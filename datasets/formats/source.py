@@ -2,11 +2,10 @@
 
 import math
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from datasets.errors import check_path
-from datasets.store import Annotations, Classes, Strings
+from datasets.store import Classes, Strings
 
 
 @dataclass(eq=False)
@@ -25,7 +24,6 @@ class Source:
     is_coco: bool = False  # ids and areas come from a COCO JSON
     find_images: bool = False  # image names come from an annotation file: images are near `path` or in image_root
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
-    check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
     has_yolo_labels: bool = False  # a data file or a list names images whose boxes are in label files of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
@@ -43,9 +41,8 @@ class Source:
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
     areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
     ignored_rows: set[int] = field(default_factory=set)  # boxes, all of them crowd, that are ignore regions in any case
-    annotated: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # image -> annotated labels, besides those of its boxes
+    # image -> annotated labels (verified negatives), besides those of its boxes
+    annotated: dict[int, list[int]] = field(default_factory=dict)
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
     box_lines: array = field(default_factory=lambda: array("i"))  # [K] line of the box in its file; 0: none
 

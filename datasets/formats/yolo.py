@@ -15,7 +15,7 @@ from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_lists import ClassLists, find_lists
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
-from datasets.formats.key_points import MaybeBoxes
+from datasets.formats.key_points import KeyPoints
 from datasets.formats.named_boxes import Corners, points_box
 from datasets.formats.source import Source
 from datasets.formats.splits import add_notes, select_split
@@ -217,7 +217,7 @@ def read_images(
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     found.problems += _contradictions(images, labels, known)
-    maybe_boxes = MaybeBoxes()
+    key_points = KeyPoints()
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -225,14 +225,14 @@ def read_images(
             if line.strip():
                 try:
                     label, *values = _numbers(line)
-                    maybe_boxes.add(values, f"{path}:{number}")
+                    key_points.add(values, f"{path}:{number}")
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    found.notes += maybe_boxes.notes()
+    found.problems += key_points.problems()
     return found
 
 

@@ -20,7 +20,7 @@ from tools import convert as tools_convert
 from utils.config import check, override, show
 from utils.text import brief, printable
 
-from . import documents, mutate, tables, texts
+from . import documents, mutate, texts
 from .harness import Case, Failure, Fuzzer
 from .samples import check_annotations, rows
 
@@ -99,7 +99,6 @@ def _names_constant(message: str, case: Case) -> bool:
 SOURCES = {  # a maker of inputs -> what is converted
     texts.make_annotation_file: "train.txt",
     texts.make_yolo: ".",
-    tables.make: "boxes.csv",
     documents.make_coco: "coco.json",
     documents.make_labelme: ".",
     documents.make_labelstudio: "tasks.json",

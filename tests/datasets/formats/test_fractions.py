@@ -53,7 +53,7 @@ def table(folder: Path, rows) -> Path:
     return text(folder / "a.csv", "\n".join(["image,x1,y1,x2,y2,class", *lines]))
 
 
-WRITERS = (coco, voc, labelme, cvat, annotation_file)
+WRITERS = (coco, voc, labelme, cvat, annotation_file, table)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -70,14 +70,14 @@ def test_fractions_in_a_format_of_pixels_are_an_error(tmp_path: Path, writer, op
         check(str(path))
 
 
-@pytest.mark.parametrize("writer", (*WRITERS, table))
+@pytest.mark.parametrize("writer", WRITERS)
 def test_fractions_in_some_rows_are_an_error(tmp_path: Path, writer) -> None:
     paint(tmp_path / "a.png")
     with pytest.raises(DataError, match="0.1,0.2,0.5,0.75"):
         read(writer(tmp_path, [PIXELS] * 8 + list(CORNERS)), "train", DROP)
 
 
-@pytest.mark.parametrize("writer", (*WRITERS, table))
+@pytest.mark.parametrize("writer", WRITERS)
 def test_one_tiny_box_among_usual_ones_is_a_bad_box(tmp_path: Path, writer) -> None:
     paint(tmp_path / "a.png")
     path = writer(tmp_path, [PIXELS, (0.1, 0.2, 0.5, 0.75), PIXELS])
@@ -89,13 +89,13 @@ def test_one_tiny_box_among_usual_ones_is_a_bad_box(tmp_path: Path, writer) -> N
         read(path, "train", ReadOptions(bad_boxes="error"))
 
 
-def test_the_line_of_an_annotation_file_is_named_and_images_without_size_are_opened(tmp_path: Path) -> None:
+def test_the_line_of_an_annotation_file_is_named(tmp_path: Path) -> None:
     paint(tmp_path / "a.png")
     path = text(tmp_path / "train.txt", "a.png 4,5,20,15,0\na.png 0,0,.5,1,0\na.png .5,.5,1,.9,0\n")
     with pytest.raises(DataError) as caught:
         read(path, "train", DROP)
     assert "train.txt:2:" in str(caught.value) and "train.txt:3:" in str(caught.value)
-    assert "train.txt:1:" not in str(caught.value) and "40x20" in str(caught.value)
+    assert "train.txt:1:" not in str(caught.value)
 
 
 def test_centers_and_sizes_in_fractions_are_an_error_in_coco(tmp_path: Path) -> None:
@@ -108,7 +108,6 @@ def test_centers_and_sizes_in_fractions_are_an_error_in_coco(tmp_path: Path) -> 
     ("row", "width", "height"),
     [
         ((0, 0, 1, 1), 40, 20),  # a pixel, as whole numbers
-        ((0.25, 0.5, 1, 1), 2, 2),  # most of an image of a few pixels
         ((0.25, 0.5, 0.75, 18), 1, 20),
         ((0.5, 0.5, 1.75, 1.75), 40, 20),
         ((7.25, 9.5, 7.75, 9.75), 40, 20),  # less than a pixel, but somewhere in the image

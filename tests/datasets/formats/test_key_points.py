@@ -1,4 +1,4 @@
-"""YOLO lines with more than four numbers are polygons; a note tells if all of them may be boxes with something behind them."""
+"""YOLO lines with more than four numbers are polygons; it is an error if all of them are a box with key points in it."""
 
 from pathlib import Path
 
@@ -37,11 +37,18 @@ def poses(rng: np.random.Generator, points: int, step: int) -> list[list[float]]
 
 
 @pytest.mark.parametrize(("points", "step"), [(3, 2), (17, 2), (2, 3), (4, 3), (16, 3)])
-def test_boxes_with_key_points_are_noted(tmp_path: Path, points: int, step: int) -> None:
+def test_boxes_with_key_points_are_refused(tmp_path: Path, points: int, step: int) -> None:
     rows = poses(np.random.default_rng(points), points, step)
-    (note,) = found(tmp_path / "all", rows).notes
-    assert "0.txt:1" in note and f"{4 + points * step} numbers" in note
-    assert not found(tmp_path / "one", [*rows, [0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.8, 0.1]]).notes
+    with refused(DataError, "0.txt:1", "12", "first four numbers"):
+        found(tmp_path / "all", rows)
+    assert len(found(tmp_path / "one", [*rows, [0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.8, 0.1]]).boxes) == 13
+
+
+def test_the_advice_for_key_points_is_followed(tmp_path: Path) -> None:
+    rows = [row[:4] for row in poses(np.random.default_rng(0), 3, 2)]
+    x, y, width, height = rows[0]
+    box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2] * np.array([40, 20, 40, 20])
+    assert np.allclose(found(tmp_path, rows).boxes[0], box, atol=1e-3)
 
 
 def test_key_points_whose_visibility_is_2_are_refused(tmp_path: Path) -> None:
@@ -49,12 +56,9 @@ def test_key_points_whose_visibility_is_2_are_refused(tmp_path: Path) -> None:
         found(tmp_path, [[0.5, 0.5, 0.2, 0.2, 0.5, 0.5, 2, 0.5, 0.6, 2]])
 
 
-def test_boxes_with_one_track_are_noted_and_with_several_refused(tmp_path: Path) -> None:
-    tracked = [[0.5, 0.5, 0.2, 0.3, 0.9, 1]] * 5
-    (note,) = found(tmp_path / "one", tracked).notes
-    assert "0.txt:1" in note and "6 numbers" in note and "track" in note
+def test_tracks_behind_a_box_are_refused(tmp_path: Path) -> None:
     with refused(DataError, "2.txt:2", "7", "class x y width height"):
-        found(tmp_path / "several", [*tracked, [0.5, 0.5, 0.2, 0.3, 0.9, 7]])
+        found(tmp_path / "several", [[0.5, 0.5, 0.2, 0.3, 0.9, 1]] * 5 + [[0.5, 0.5, 0.2, 0.3, 0.9, 7]])
     with refused(DataError, "0.txt:1", "5 numbers", "class x y width height"):
         found(tmp_path / "confidence", [[0.5, 0.5, 0.2, 0.3, 0.9]])
 

@@ -25,6 +25,7 @@ LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "layouts.yaml").r
 BOX = {"x1": 1, "y1": 2, "x2": 9, "y2": 8}
 CORNERS = [[1, 2], [9, 8]]
 XYWH = [1, 2, 8, 6]
+CENTER = {"x": 5, "y": 5, "width": 8, "height": 6}
 
 
 def via(*images: str) -> dict[str, Any]:
@@ -56,7 +57,9 @@ CONTENTS = {  # word in layouts.yaml -> contents of a file that labels these ima
         "shapes": [{"label": "cat", "points": CORNERS, "shape_type": "rectangle"}],
     },
     "lines": lambda *lines: "".join(f"{line}\n" for line in lines),
-    "scalabel": lambda *images: [{"name": name, "labels": [{"category": "cat", "box2d": BOX}]} for name in images],
+    "createml": lambda *images: [
+        {"image": name, "annotations": [{"label": "cat", "coordinates": CENTER}]} for name in images
+    ],
     "studio": studio,
     "supervisely": lambda: {"objects": [{"classTitle": "cat", "points": {"exterior": CORNERS}}]},
     "via": via,

@@ -23,13 +23,6 @@ def coco(folder: Path, attributes: Any = None, **fields: Any) -> Path:
     return text(folder / "x.json", {"images": images, "annotations": [shape], "categories": categories})
 
 
-def datumaro(folder: Path, attributes: Any = None, **fields: Any) -> Path:
-    shape = {"id": 7, "type": "bbox", "label_id": 0, "bbox": [10, 8, 8, 4]} | fields
-    shape |= {} if attributes is None else {"attributes": attributes}
-    items = [{"id": "a", "image": {"path": "a.png"}, "annotations": [shape]}]
-    return text(folder / "x.json", {"categories": {"label": {"labels": [{"name": "cat"}]}}, "items": items})
-
-
 def voc(folder: Path, attributes: Any = None, **fields: Any) -> Path:
     names = ("xmin", "ymin", "xmax", "ymax")
     box = "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, UPRIGHT, strict=True))
@@ -51,7 +44,7 @@ def table(folder: Path, **fields: Any) -> Path:
     return text(folder / "a.csv", f"{header}\na.png,{','.join(map(str, UPRIGHT))},{values}\n")
 
 
-@pytest.mark.parametrize("writer", [coco, datumaro, voc])
+@pytest.mark.parametrize("writer", [coco, voc])
 @pytest.mark.parametrize("angle", [90, -90.0, "90"])
 def test_the_attribute_rotation_of_cvat_turns_the_box_around_its_center(tmp_path: Path, writer, angle: Any) -> None:
     paint(tmp_path / "a.png")
@@ -59,7 +52,7 @@ def test_the_attribute_rotation_of_cvat_turns_the_box_around_its_center(tmp_path
     assert corners == pytest.approx(AROUND)
 
 
-@pytest.mark.parametrize("writer", [coco, datumaro, voc])
+@pytest.mark.parametrize("writer", [coco, voc])
 @pytest.mark.parametrize("attributes", [{}, {"rotation": 0.0}, {"rotation": "left"}, {"rotation": ""}])
 def test_attributes_without_an_angle_leave_the_box_as_it_is(tmp_path: Path, writer, attributes: dict) -> None:
     paint(tmp_path / "a.png")
@@ -72,14 +65,14 @@ def test_attributes_of_other_forms_do_not_matter_in_coco(tmp_path: Path, attribu
     assert boxes(read(coco(tmp_path, attributes), "train"))[0][1] == [UPRIGHT]
 
 
-@pytest.mark.parametrize("writer", [coco, datumaro, voc])
+@pytest.mark.parametrize("writer", [coco, voc])
 def test_a_rotation_that_is_not_finite_is_a_problem(tmp_path: Path, writer) -> None:
     paint(tmp_path / "a.png")
     with refused(DataError, "nan,nan,nan,nan"):
         read(writer(tmp_path, {"rotation": "inf"}), "train")
 
 
-@pytest.mark.parametrize("writer", [coco, datumaro, voc, labelme, table])
+@pytest.mark.parametrize("writer", [coco, voc, labelme, table])
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_angle_that_the_format_does_not_define_is_a_problem(tmp_path: Path, writer, field: str) -> None:
     paint(tmp_path / "a.png")
@@ -90,7 +83,7 @@ def test_an_angle_that_the_format_does_not_define_is_a_problem(tmp_path: Path, w
     assert place in message and field in message and "12.5" in message and "remove" in message
 
 
-@pytest.mark.parametrize("writer", [coco, datumaro, voc, labelme, table])
+@pytest.mark.parametrize("writer", [coco, voc, labelme, table])
 @pytest.mark.parametrize("value", [0, "0.0", "", "NaN", "north"])
 def test_fields_without_an_angle_are_fine(tmp_path: Path, writer, value: Any) -> None:
     paint(tmp_path / "a.png")

@@ -203,19 +203,6 @@ def supervisely(folder: Path) -> Export:
 # ---- Make Sense
 
 
-def make_sense_csv(folder: Path) -> Export:
-    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsCSV, commit ee5ee68b."""
-    images(folder)
-    head = "label_name,bbox_x,bbox_y,bbox_width,bbox_height,image_name,image_width,image_height"
-    rows = [
-        f"{label},{x1},{y1},{x2 - x1},{y2 - y1},{name},{SIZES[name][0]},{SIZES[name][1]}"
-        for name in ALL
-        for x1, y1, x2, y2, label in BOXES[name]
-    ]
-    text(folder / "labels_my-project-name_2024-05-01-10-00-00.csv", "\n".join([head, *rows]))
-    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
-
-
 def make_sense_voc(folder: Path) -> Export:
     """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsVOC, commit ee5ee68b."""
     images(folder)
@@ -314,37 +301,77 @@ def roboflow_coco(folder: Path) -> Export:
     return Export(splits=splits, renamed=of_roboflow, notes=("animals",))
 
 
-# ---- Scalabel
+# ---- Create ML
 
 
-def scalabel(folder: Path) -> Export:
-    """scalabel/scalabel, scalabel/label/typing.py, Dataset, Frame and Label, commit 988a449c."""
-    images(folder)
-    frames = [
-        {
-            "name": name,
-            "url": f"items/{name}",
-            "videoName": "",
-            "size": {"width": SIZES[name][0], "height": SIZES[name][1]},
+def create_ml(names: list[str], renamed: Callable[[str], str] = str) -> list[dict[str, Any]]:
+    """Returns images with the centers and the sizes of their boxes."""
+
+    def labeled(x1: int, y1: int, x2: int, y2: int, label: str) -> dict[str, Any]:
+        return {
+            "label": label,
+            "coordinates": {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1},
         }
-        | {"attributes": {}, "timestamp": -1, "labels": each(box2d, name)}
-        for name in ALL
-    ]
-    config = {"attributes": [], "categories": [{"name": name} for name in CLASSES]}
-    text(folder / "export.json", {"frames": frames, "groups": None, "config": config})
+
+    return [{"image": renamed(name), "annotations": each(labeled, name)} for name in names]
+
+
+def labelimg_createml(folder: Path) -> Export:
+    """HumanSignal/labelImg, libs/create_ml_io.py, CreateMLWriter, commit b33f965b."""
+    images(folder)
+    text(folder / "labels.json", [{**row, "verified": False} for row in create_ml(ALL)])
     return Export()
 
 
-def box2d(x1: int, y1: int, x2: int, y2: int, label: str) -> dict[str, Any]:
-    corners = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    empty = {"box3d": None, "poly2d": None, "rle": None, "graph": None}
-    return {"id": "0", "manualShape": True, "attributes": {}, "category": label, "box2d": corners} | empty
+def roboflow_createml(folder: Path) -> Export:
+    """Written by Roboflow: _annotations.createml.json in the folder of each split."""
+    for part, names in (("train", ["empty.jpg", "one cat.jpg"]), ("valid", ["b.jpg"])):
+        images(folder / part, names, of_roboflow)
+        text(folder / part / "_annotations.createml.json", create_ml(names, of_roboflow))
+    return Export(
+        splits={"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]},
+        renamed=of_roboflow,
+        options=ReadOptions(classes=CLASSES),
+    )
+
+
+def apple_createml(folder: Path) -> Export:
+    """developer.apple.com/documentation/createml, MLObjectDetector.DataSource: the fields imagefilename and annotation."""
+    images(folder)
+    rows = [{"imagefilename": row["image"], "annotation": row["annotations"]} for row in create_ml(ALL)]
+    text(folder / "annotations.json", rows)
+    return Export()
+
+
+# ---- SageMaker Ground Truth
+
+
+def manifest(folder: Path) -> Export:
+    """docs.aws.amazon.com/sagemaker, sms-data-output, "Bounding box job output"; the class map is that of each image."""
+    images(folder)
+    rows = []
+    for name in ALL:
+        labels = [CLASSES.index(row[-1]) for row in BOXES[name]]
+        boxes = each(
+            lambda x1, y1, x2, y2, label: (
+                {"class_id": CLASSES.index(label), "left": x1, "top": y1, "width": x2 - x1, "height": y2 - y1}
+            ),
+            name,
+        )
+        size = {"width": SIZES[name][0], "height": SIZES[name][1], "depth": 3}
+        job = {"class-map": {str(n): CLASSES[n] for n in labels}, "type": "groundtruth/object-detection"}
+        rows.append(
+            {"source-ref": f"s3://bucket/pets/{name}", "pets": {"image_size": [size], "annotations": boxes}}
+            | {"pets-metadata": job | {"human-annotated": "yes", "objects": [{"confidence": 0.9}] * len(boxes)}}
+        )
+    text(folder / "output.manifest", "".join(f"{json.dumps(row)}\n" for row in rows))
+    return Export()
 
 
 EXPORTS = (
     *(cvat_task, cvat_project, labelme, labelme_oriented, labelimg_voc, labelimg_yolo, via_json, via_project, via_coco),
-    *(supervisely, make_sense_csv, make_sense_voc, make_sense_yolo, make_sense_vgg, vott_csv, vott_voc),
-    *(roboflow_yolo, roboflow_coco, scalabel),
+    *(supervisely, make_sense_voc, make_sense_yolo, make_sense_vgg, vott_csv, vott_voc),
+    *(roboflow_yolo, roboflow_coco, labelimg_createml, roboflow_createml, apple_createml, manifest),
 )
 
 
@@ -366,12 +393,16 @@ def test_the_export_of_a_tool_is_read_as_it_was_drawn(tmp_path: Path, write: Cal
         assert all(word in note for word, note in zip(export.notes, found.notes, strict=True))
 
 
-def labelimg_createml(folder: Path) -> None:
-    """HumanSignal/labelImg, libs/create_ml_io.py, CreateMLWriter, commit b33f965b."""
-    rows = each(
-        lambda x1, y1, x2, y2, label: {"label": label, "coordinates": {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2}}, "b.jpg"
-    )
-    text(folder / "labels.json", [{"image": "b.jpg", "verified": False, "annotations": rows}])
+def make_sense_csv(folder: Path) -> None:
+    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsCSV, commit ee5ee68b."""
+    images(folder)
+    head = "label_name,bbox_x,bbox_y,bbox_width,bbox_height,image_name,image_width,image_height"
+    rows = [
+        f"{label},{x1},{y1},{x2 - x1},{y2 - y1},{name},{SIZES[name][0]},{SIZES[name][1]}"
+        for name in ALL
+        for x1, y1, x2, y2, label in BOXES[name]
+    ]
+    text(folder / "labels_my-project-name_2024-05-01-10-00-00.csv", "\n".join([head, *rows]))
 
 
 def vott_json(folder: Path) -> None:
@@ -396,13 +427,53 @@ def detectron2(folder: Path) -> None:
     text(folder / "d.json", [{"file_name": "b.jpg", "image_id": 0, "height": 48, "width": 64, "annotations": [shape]}])
 
 
-REFUSED = {labelimg_createml: "CreateML", vott_json: "VoTT", via_csv: "VIA", detectron2: "detectron2"}
+REFUSED = {  # what the error names besides the file
+    make_sense_csv: "filename,width,height,class,xmin,ymin,xmax,ymax",
+    vott_json: "export CSV or Pascal VOC from VoTT",
+    via_csv: "export JSON from VIA",
+    detectron2: "detectron2",
+}
 
 
 @pytest.mark.parametrize("write", REFUSED, ids=lambda write: write.__name__)
 def test_an_export_that_is_not_read_is_refused_by_its_name(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    """The exports that VoTT and VIA have instead are read above."""
     images(tmp_path), write(tmp_path)
     file = next(path for path in tmp_path.iterdir() if path.suffix in (".json", ".csv"))
     for source in (tmp_path, file):
-        with refused(DataError, file.name, REFUSED[write], "export"):
+        with refused(DataError, file.name, REFUSED[write]):
             read(str(source), "train")
+
+
+MISTAKES = {  # changes of a line of a manifest -> what the error names
+    "class": ({"pets": {"annotations": [{"class_id": 7, "left": 1, "top": 2, "width": 3, "height": 4}]}}, "class-map"),
+    "text": ({"pets": {"annotations": [{"class_id": 0, "left": "x", "top": 2, "width": 3, "height": 4}]}}, "pets"),
+    "two jobs": ({"dogs": {"annotations": []}, "dogs-metadata": {"type": "groundtruth/object-detection"}}, "dogs"),
+    "no image": ({"source-ref": None}, "source-ref"),
+    "unlabeled": ({"pets-metadata": {"failure-reason": "x"}}, "output manifest"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistakes_in_a_manifest_are_named(tmp_path: Path, what: str) -> None:
+    change, named = MISTAKES[what]
+    boxes = [{"class_id": 0, "left": 1, "top": 2, "width": 3, "height": 4}]
+    job = {"class-map": {"0": "cat"}, "type": "groundtruth/object-detection"}
+    row = {"source-ref": "s3://b/a.jpg", "pets": {"annotations": boxes}, "pets-metadata": job}
+    path = text(tmp_path / "output.manifest", json.dumps(row | change) + "\n")
+    with refused(DataError, path, named):
+        read(str(path), "train")
+
+
+def test_images_of_a_manifest_that_were_not_labeled_are_counted(tmp_path: Path) -> None:
+    manifest(tmp_path)
+    path = tmp_path / "output.manifest"
+    path.write_text(path.read_text() + '{"source-ref": "s3://bucket/pets/later.jpg"}\n')
+    (note,) = read(str(path), "train").notes
+    assert ": 1" in note and "output.manifest:4" in note
+
+
+def test_an_image_of_create_ml_without_a_list_is_no_background(tmp_path: Path) -> None:
+    path = text(tmp_path / "x.json", [*create_ml(["b.jpg"]), {"image": "a.jpg"}])
+    with refused(DataError, "x.json: [1]"):
+        read(str(path), "train")
