@@ -119,53 +119,57 @@ def _damaged(folder: Folder, formats: Callable[[str], Format | None], row: Forma
 
 
 def unread_notes(reading: Reading, found: Annotations) -> list[str]:
-    """Returns notes that count the label files in a folder that were not read. `found`: what was read.
+    """Returns notes that count the label files and images in a folder that were not read. `found`: what was read.
 
-    Raises DataError if those of one format label more images than those that are read, unless a data file decides."""
-    folder, own = reading.folder, {found.files[index] for index in range(len(found))}
+    Raises DataError if label files of one format that are not read label more images than those that are read, unless a data
+    file decides."""
+    folder, is_yolo = reading.folder, reading.row is YOLO
+    own = {found.files[index] for index in range(len(found))}
     for source in reading.sources:
         own |= {source.path, *source.label_files}
-    mine, others = [], defaultdict(list)
-    images = set(images_of(folder.files))
+    mine, others, images = [], defaultdict(list), set(images_of(folder.files))
     for name in (name for name in folder.files if name not in images):
         if os.path.join(folder.path, name) in own:  # these files are not opened again
             mine.append(name)
-        elif row := reading.formats(name):
+        elif (row := reading.formats(name)) and not (row is YAML or (row is YOLO and reading.is_decided)):
             others[row.name].append(name)
-    others.pop(YAML.name, None)  # data files only lead to labels
-    if reading.is_decided:
-        others.pop(YOLO.name, None)
-    index = image_paths.Stems(folder.images)
-    counts = {kind: _images_of(folder, index, kind, names) for kind, names in others.items()}
-    largest = max(counts, key=lambda kind: counts[kind], default="")
-    if largest and not reading.is_decided:
-        count = _images_of(folder, index, reading.row.name, mine)
-        if reading.row is not YOLO:  # else images without a label file, which are backgrounds, are among those found
+    counts = {kind: _count_images(folder, kind, names) for kind, names in others.items()}
+    if counts and not reading.is_decided:
+        count = _count_images(folder, reading.row.name, mine)
+        if not is_yolo:  # else images without a label file, which are backgrounds, are among those found
             count = max(count, len(found))
+        largest = max(counts, key=lambda kind: counts[kind])
         if counts[largest] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            what = (
-                f"{reading.row.name} ({mine[0] if mine else folder.path}) would be read with {amount(count, 'image')}"
-            )
+            own_files = f"{reading.row.name} ({mine[0] if mine else folder.path})"
+            what = f"{own_files} would be read with {amount(count, 'image')}"
             other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
-    notes = [] if reading.row is YOLO else unread_image_notes(folder.path, folder.files)
-    if not (reading.row is YOLO or folder.image_root or found.other_splits):
-        used = {real_path(found.path(index)) for index in range(len(found))}
-        lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
-        notes += [f"{folder.path}: images that are not read: {len(lost)}, for example {one_line(x)}" for x in lost[:1]]
-    for kind, names in others.items():
-        if counts[kind] or kind != LISTS.name:  # lists of images without boxes
-            text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
-            if kind == UNREADABLE.name:
-                text = f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
-            notes.append(f"{folder.path}: {text}")
-    return notes
+    unread = {kind: names for kind, names in others.items() if counts[kind] or kind != LISTS.name}  # else without boxes
+    notes = [f"{folder.path}: {_unread_text(folder, kind, names)}" for kind, names in unread.items()]
+    return notes if is_yolo else notes + unread_image_notes(folder.path, folder.files) + _lost_images(folder, found)
 
 
-def _images_of(folder: Folder, index: image_paths.Stems, kind: str, files: Iterable[str]) -> int:
+def _unread_text(folder: Folder, kind: str, names: list[str]) -> str:
+    """Returns the number of label files that are not read, with the first one as an example."""
+    if kind == UNREADABLE.name:
+        return f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
+    return f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+
+
+def _lost_images(folder: Folder, found: Annotations) -> list[str]:
+    """Returns a note about images in a folder without other splits that are not read."""
+    if folder.image_root or found.other_splits:
+        return []
+    used = {real_path(found.path(index)) for index in range(len(found))}
+    lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
+    text = f"{folder.path}: images that are not read: {len(lost)}, for example "
+    return [text + one_line(image) for image in lost[:1]]
+
+
+def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:
     """Returns the number of images that label files of a format label, none of damaged files."""
-    row, images = ROWS[kind], set()
+    row, images, index = ROWS[kind], set(), image_paths.Stems(folder.images)
     for file in files:
         if row.images:
             with suppress(DataError):  # the note names it

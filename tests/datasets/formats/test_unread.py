@@ -204,7 +204,7 @@ def test_a_coco_file_of_backgrounds_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stray", STRAYS)
-def test_what_a_reader_claims_is_a_label_file_of_its_format_and_of_no_other(tmp_path: Path, stray: str) -> None:
+def test_what_a_format_matches_is_a_label_file_of_it_and_of_no_other(tmp_path: Path, stray: str) -> None:
     """One table serves both: which format a folder has, and which label files in it are left over."""
     name = stray.removeprefix("more/")
     paint(tmp_path / "stray.png"), text(tmp_path / name, STRAYS[stray]), text(tmp_path / "classes.txt", "cat\n")
