@@ -14,6 +14,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 # isort: split
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -96,7 +97,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     texts, write = {}, split.json_of
     if not to_json:
         texts, write = _class_names(source, goal, found.classes), split.text_of
-        report += _lost(found)
+        report += _lost(found) + _also_named(source, texts)
     if found.is_partly_annotated and (cutter or not to_json):
         text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
         report.append(f"{source}: {text}: write COCO JSON without tiles")
@@ -146,6 +147,18 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
     if read_classes(str(names)) != classes:
         raise DataError(f"{names} exists with other names: write into another folder, or move it away")
     return {}
+
+
+def _also_named(source: str, texts: Mapping[Path, str]) -> list[str]:
+    """Returns a note if the new class list `texts` is in a folder with other folders, to whose label files it applies, too."""
+    own = Path(source).resolve()
+    for names in texts:
+        there = names.parent.iterdir() if names.parent.is_dir() else []
+        folders = sorted(path for path in there if path.is_dir() and not path.name.startswith("."))
+        if other := next((path for path in folders if path.resolve() not in (own, *own.parents)), None):
+            fix = "write into a new folder if label files there have other classes"
+            return [f"{names}: names the classes of all label files below its folder, such as those in {other}: {fix}"]
+    return []
 
 
 def main(words: list[str]) -> None:

@@ -77,22 +77,23 @@ def _box(shape: ElementTree.Element, place: str) -> Box:
     crowd = shape.findtext("attribute[@name='is_crowd']", "").strip().lower() in ("true", "1")
     try:
         return Box(name, _corners(shape), crowd, place=place)
-    except (TypeError, ValueError):
+    except ValueError:
         what = " ".join(f'{key}="{value[:40]}"' for key, value in shape.items())
         return Box(name, (), problem=f"<{shape.tag} {what}> has no box of numbers: export it again", place=place)
 
 
 def _corners(shape: ElementTree.Element) -> Corners:
-    """Returns the bounding box of an element in pixels. Raises TypeError or ValueError."""
+    """Returns the bounding box of an element in pixels. Raises ValueError."""
 
     def numbers(*names: str) -> list[float]:
-        return [number_of(shape.get(name)) for name in names]
+        return [number_of(shape.get(name) or "") for name in names]
 
     degrees = number_of(shape.get("rotation", "0"))
     if shape.tag == "box":
-        return box_around(numbers("xtl", "ytl", "xbr", "ybr"), degrees)
+        return box_around(tuple(numbers("xtl", "ytl", "xbr", "ybr")), degrees)
     if shape.tag == "ellipse":
-        return ellipse_box(*numbers("cx", "cy", "rx", "ry"), math.radians(degrees))
+        x, y, radius_x, radius_y = numbers("cx", "cy", "rx", "ry")
+        return ellipse_box(x, y, radius_x, radius_y, math.radians(degrees))
     if shape.tag == "mask":
         left, top, width, height = numbers("left", "top", "width", "height")
         return left, top, left + width, top + height

@@ -7,17 +7,8 @@ from datasets.errors import open_file
 from datasets.formats.image_paths import short_names
 from utils.images import IMAGE_SUFFIXES
 
-KEYS = (
-    b"file_name",
-    b"filename",
-    b"imagefilename",
-    b"source-ref",
-    b"path",
-    b"image",
-    b"img",
-    b"name",
-    b"coco_url",
-)  # the first one with images counts
+# The first one whose values are images counts.
+KEYS = ("file_name", "filename", "imagefilename", "source-ref", "path", "image", "img", "name", "coco_url")
 
 
 def names(path: str) -> set[str]:
@@ -26,7 +17,7 @@ def names(path: str) -> set[str]:
         contents = file.read()
     for key in KEYS:
         found = set()
-        for value in set(re.findall(rb'"%s"\s*:\s*("(?:[^"\\]|\\.)*")' % key, contents)):
+        for value in set(re.findall(rb'"%s"\s*:\s*("(?:[^"\\]|\\.)*")' % key.encode(), contents)):
             try:
                 name = json.loads(value)
             except ValueError:

@@ -105,11 +105,11 @@ def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
         path=path,
         image=(image or "").replace("\\", "/"),
         size=(int(height or 0), int(width or 0)),
-        boxes=_merge_images(boxes, parts),
+        boxes=_merge_parts(boxes, parts),
     )
 
 
-def _merge_images(boxes: list[tuple[Any, Box]], parts: list[str]) -> list[Box]:
+def _merge_parts(boxes: list[tuple[Any, Box]], parts: list[str]) -> list[Box]:
     """Returns the boxes of (group, box), with one around all parts of an object, which have its label and its group.
 
     Adds the places of further parts to `parts`."""

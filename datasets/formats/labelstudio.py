@@ -20,7 +20,7 @@ from datasets.formats.named_boxes import (
     source_of,
 )
 from datasets.formats.source import Source
-from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
+from datasets.formats.typed_json import ABSENT, Angle, Side, as_list, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
@@ -119,7 +119,7 @@ def read(file: File, split: Split) -> Source:
 def _tasks(file: File, left_out: Mapping[str, list[str]], problems: list[str]) -> Iterator[Task]:
     """Yields the tasks that are read, and adds the places of what is not to `left_out`."""
     minimal = set()  # ids and images of the tasks in JSON-MIN, which has a row for each annotation
-    for index, raw in enumerate(file.json):
+    for index, raw in enumerate(as_list(file.json)):
         row = parse(raw, dict[str, Raw], f"{file.path}: [{index}]", problems)
         if row is None:
             continue

@@ -21,7 +21,7 @@ from datasets.formats.splits import (
     select_split,
     word_split,
 )
-from datasets.formats.typed_json import BOM, parse
+from datasets.formats.typed_json import BOM, as_list, parse
 from datasets.store import Split
 
 Four = tuple[float, float, float, float]
@@ -166,7 +166,7 @@ def is_create_ml(file: File) -> bool:
 
 def read_create_ml(file: File, split: Split) -> Source:
     """Reads a JSON file of Create ML. Raises DataError."""
-    rows = [(f"{file.path}: [{index}]", raw) for index, raw in enumerate(file.json)]
+    rows = [(f"{file.path}: [{index}]", raw) for index, raw in enumerate(as_list(file.json))]
     return _source(file.path, CreateML, rows, split, [])
 
 
@@ -198,7 +198,8 @@ def read_manifest(file: File, split: Split) -> Source:
     A line has the boxes under the name of their labeling job. Lines without any were not labeled, and are left out."""
     path = file.path
     problems: list[str] = []
-    files, unlabeled, jobs = [], [], set()
+    files, unlabeled = [], []
+    jobs: set[str] = set()
     for place, raw in _lines(path):
         line = parse(raw, dict[str, Raw], place, problems) or {}
         image = parse(line.get("source-ref", Raw(b"null")), str, f"{place}: source-ref", problems)

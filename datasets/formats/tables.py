@@ -41,7 +41,7 @@ class Columns(NamedTuple):
     """The positions of the fields in a row."""
 
     at: dict[str, int]  # field -> position
-    count: int  # of all columns
+    width: int  # the number of all columns
     is_header: bool = False  # the first row is no data
     is_open_images: bool = False
     split: str = ""  # name of the column with the split of the image
@@ -57,9 +57,9 @@ class Columns(NamedTuple):
         needed = max(self.at[name] for name in NAMES) + 1
         if len(row) < needed:
             return f"{len(row)} fields: a line needs {needed}; add what is missing, or remove the line"
-        if any(word.strip() for word in row[self.count :]):
+        if any(word.strip() for word in row[self.width :]):
             fix = "put a name with a comma in quotes, or remove what is too much"
-            return f"{len(row)} fields: the first line has {self.count}; {fix}"
+            return f"{len(row)} fields: the first line has {self.width}; {fix}"
         return ""
 
 
@@ -143,6 +143,7 @@ def read(file: File, split: Split) -> Source:
     names = _open_images_names(path) if columns.is_open_images else {}
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
+    boxes: dict[str, list[Box]] = {}
     places, words = [], []  # image and place, and split, of each row
     for number, row in lines:
         place = f"{path}:{number}"
@@ -155,15 +156,17 @@ def read(file: File, split: Split) -> Source:
             problems.append(f"{place}: no image: write its path, or remove the line")
         if image not in images:
             size = side(fields.get("height", "")), side(fields.get("width", ""))
-            images[image] = LabelFile("", image, size, [], line=number, fractions=columns.is_open_images)
+            images[image] = LabelFile("", image, size, line=number, fractions=columns.is_open_images)
+            boxes[image] = []
         places.append((image, place))
         words.append(word_split(fields.get("split", "")))
         if any(fields[name] for name in CORNERS):
-            images[image].boxes.append(_box(columns, row, names, place, number))
+            boxes[image].append(_box(columns, row, names, place, number))
     if columns.split != SPLIT and set(words).isdisjoint(SPLITS):
         words = [""] * len(words)  # a column such as set, which has other words
+    files = [labels._replace(boxes=boxes[image]) for image, labels in images.items()]
     chosen, splits, notes = select_rows(path, places, words, split, problems)
-    source = source_of(path, [labels for image, labels in images.items() if image in chosen], names_of(images.values()))
+    source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
     add_splits(source, path, splits, split)
     source.notes += notes
     source.problems = problems + source.problems
@@ -233,9 +236,9 @@ def _add_verified(source: Source, names: Mapping[str, str]) -> None:
     lists = sorted(Path(source.path).parent.glob("*human-imagelabels*.[cC][sS][vV]"))
     if not lists:
         return
-    labels = {name: label for label, name in enumerate(source.names)}
+    labels = {name: label for label, name in enumerate(source.names or ())}
     source.annotated = {index: [] for index in range(len(source))}
-    images, are_there = {name: index for index, name in enumerate(source.images)}, False
+    images, are_there = {source.images[index]: index for index in range(len(source))}, False
     for path in map(str, lists):
         rows = _rows(path)
         _, header = next(rows, (1, []))

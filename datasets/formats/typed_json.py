@@ -46,6 +46,16 @@ def open_json(path: str) -> Contents:
         raise DataError(f"{path}: lists or objects are nested too deeply: export the file again") from error
 
 
+def as_object(contents: Contents) -> dict[str, Raw]:
+    """Returns the top level of a JSON file that is an object; without keys for a list."""
+    return contents if isinstance(contents, dict) else {}
+
+
+def as_list(contents: Contents) -> list[Raw]:
+    """Returns the top level of a JSON file that is a list; empty for an object."""
+    return contents if isinstance(contents, list) else []
+
+
 def _standard(path: str, data: bytes) -> bytes:
     """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
     try:

@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, names_of, points_box, source_of
 from datasets.formats.source import Source
-from datasets.formats.typed_json import ABSENT, Angle, parse, rows, shown
+from datasets.formats.typed_json import ABSENT, Angle, as_object, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name
 
@@ -47,7 +47,8 @@ def read(file: File, split: Split) -> Source:
 
     The class is the only attribute of the regions, or the one that is named class, label, name or type. Without any, the
     classes that the user gives must be one class."""
-    source, contents, problems = file.path, file.json, []
+    source, contents = file.path, as_object(file.json)
+    problems: list[str] = []
     options = _options(contents, source, problems)
     if "_via_img_metadata" in contents:
         contents = parse(contents["_via_img_metadata"], dict[str, Raw], f"{source}: _via_img_metadata", problems) or {}
@@ -61,7 +62,7 @@ def read(file: File, split: Split) -> Source:
     attribute = _attribute(source, every)
     files = []
     for place, name, regions in found:
-        named = options.get(attribute, {})
+        named = options.get(attribute or "", {})
         boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
         files.append(LabelFile(place, name, boxes=boxes))
     is_unnamed = attribute is None and bool(every)
@@ -112,7 +113,7 @@ def _attribute(source: str, regions: Sequence[Region]) -> str | None:
 
 def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, Any]) -> Box:
     """Returns the box of a region. `named`: the ids of a drop-down or of radio buttons, with their descriptions."""
-    shape, value = region.shape_attributes, region.region_attributes.get(attribute)
+    shape, value = region.shape_attributes, region.region_attributes.get(attribute or "")
     if isinstance(value, dict):  # check boxes
         value = (
             next((key for key, chosen in value.items() if chosen), None)

@@ -128,6 +128,25 @@ def hugging_face(folder: Path, images: list[str], rows: Rows, split: str) -> Non
     text(folder / f"{split or 'all'}.jsonl", "\n".join(lines) + "\n")
 
 
+def create_ml(folder: Path, images: list[str], rows: Rows, split: str) -> None:
+    labels = []
+    for name, x1, y1, x2, y2 in rows:
+        center = {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1}
+        labels.append({"label": name, "coordinates": center})
+    text(folder / f"{split or 'all'}.json", [{"image": f"{image}.png", "annotations": labels} for image in images])
+
+
+def manifest(folder: Path, images: list[str], rows: Rows, split: str) -> None:
+    shapes = []
+    for row in rows:
+        box = dict(zip(("left", "top", "width", "height"), xywh(row), strict=True))
+        shapes.append({"class_id": NAMES.index(row[0]), **box})
+    job = {"class-map": dict(enumerate(NAMES)), "type": "groundtruth/object-detection"}
+    labels = {"pets": {"annotations": shapes}, "pets-metadata": job}
+    lines = [json.dumps({"source-ref": f"s3://bucket/{image}.png", **labels}) for image in images]
+    text(folder / f"{split or 'all'}.manifest", "\n".join(lines) + "\n")
+
+
 FORMATS: dict[str, Callable[[Path, list[str], Rows, str], None]] = {
     "annotation file": annotation_file,
     "YOLO folder": yolo,
@@ -141,6 +160,8 @@ FORMATS: dict[str, Callable[[Path, list[str], Rows, str], None]] = {
     "CSV": csv,
     "CSV of fractions": csv_fractions,
     "Hugging Face": hugging_face,
+    "Create ML": create_ml,
+    "SageMaker": manifest,
 }
 
 
