@@ -19,10 +19,10 @@ TIE = 1e-4  # costs (sums of IoUs, alignments) that differ by less tie: rounding
 
 
 class Assignment(NamedTuple):
-    """The matched box of each anchor point; row and score are 0 for anchor points that are not positive."""
+    """The matched box of each anchor point; index and score are 0 for anchor points that are not positive."""
 
     positive: Tensor  # [B, A] bool
-    row: Tensor  # [B, A] int64: of the matched box in the targets
+    index: Tensor  # type: ignore[assignment]  # [B, A] int64: row of the matched box; tuple.index is not used
     score: Tensor  # [B, A] target of the class score: IoU of matched and predicted box, or the normalized alignment
 
 

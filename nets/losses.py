@@ -81,12 +81,12 @@ class YOLOXCriterion:
         decoded = decode_yolox(raw.detach(), cells, strides)
         match = simota(decoded, objectness.gather(1, candidate), classes, centers, strides, targets, labels)
 
-        positive, matched = match.positive, _take(targets, match.row)
+        positive, matched = match.positive, _take(targets, match.index)
         # Replaced by 0 where there is no box: an overflow of exp would make all gradients NaN, although its loss is masked.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         matched = matched.where(positive[..., None], 1.0)
         overlap = iou(boxes, matched)
-        label = labels.gather(1, match.row).clamp(min=0)
+        label = labels.gather(1, match.index).clamp(min=0)
         class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
         known_of_candidates = None  # [B, K, C]
@@ -147,7 +147,7 @@ class YOLOv9Criterion:
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
         chosen = match.positive.byte().sort(descending=True, stable=True).indices[:, : most * targets.shape[1]]
-        positive, score, index = (x.gather(1, chosen) for x in (match.positive, match.score, match.row))
+        positive, score, index = (x.gather(1, chosen) for x in (match.positive, match.score, match.index))
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
