@@ -12,34 +12,29 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from datasets import demo
 from datasets.errors import DataError
-from datasets.formats import read
 from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
+from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy import calibration, load
-from deploy.agreement import Agreement, Limits, Tolerance, compare
+from deploy.agreement import verify
 from deploy.int8 import quantize
-from deploy.multi_label import with_class_scores
-from deploy.onnx_graph import TRANSLATIONS, DetectionGraph, RawGraph
-from deploy.onnx_model import OnnxModel, add_metadata
+from deploy.onnx_graph import OPSET, write
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.files import atomic_write
-from utils.images import FILL, ImageError, images_under, letterbox, read_image
+from utils.images import FILL, ImageError, images_under, read_image
 from utils.script import run_script
-from utils.value_range import ValueRange
 
 
 @dataclass(frozen=True)
@@ -70,30 +65,21 @@ class Config(Constants):
     check_images: int = 16  # number of images to compare on
 
 
-OPSET = 18  # of ONNX: the one torch.onnx writes without converting afterwards
-ABOVE = 0.05  # detections with at least this confidence are compared
-EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
-HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/results/exported.md
-LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
+MIN = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
 MAX = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
 DETECTOR = "onnx_detector.py"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
-class ExportError(ValueError):
-    """No file was written; the message gives the reason."""
 
 
 def main(cfg: Config) -> Path:
     """Exports a checkpoint and returns the path of the ONNX file."""
     cfg = check(cfg)
-    require(cfg, LEAST, MAX, {"outputs": ("detections", "raw")})
+    require(cfg, MIN, MAX, {"outputs": ("detections", "raw")})
     if cfg.outputs == "raw" and (cfg.dynamic_size or cfg.batch_size == 0):
         raise ConfigError("outputs=raw is for converters, which need fixed shapes: no dynamic_size, and a batch_size")
     if cfg.int8 and cfg.half:
         raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
+
+    # ---- the model, and what its file tells about it
     classes = read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
     if loaded.note:
@@ -103,11 +89,15 @@ def main(cfg: Config) -> Path:
     threads.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
     output = output_path(cfg.output, loaded)
+
+    # ---- the images to compare on, and the data for 8 bits
     images, source = find_images(cfg.images, loaded, cfg.check_images)
     int8_data = calibration.read(cfg.train, cfg.val, loaded) if cfg.int8 else None
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
     print(constants_text(cfg, cfg, derived))
+
+    # ---- the file, which gets its name only if it detects what PyTorch detects
     with atomic_write(output) as file:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()
@@ -164,131 +154,28 @@ def output_path(output: str | None, loaded: load.Loaded) -> Path:
     return path
 
 
-def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[list[np.ndarray], str]:
-    """Reads up to `most` images to compare on, uint8 [H, W, 3] BGR, evenly spaced over all; also returns their source."""
+def find_images(folder: str | None, loaded: load.Loaded, count: int) -> tuple[list[np.ndarray], str]:
+    """Reads up to `count` images to compare on, uint8 [H, W, 3] BGR, evenly spaced over all; also returns their source."""
     if folder is not None:
         paths = [os.path.join(folder, name) for name in images_under(folder)]
         if not paths:
             raise ConfigError(f"images={folder}: there are no images in this folder")
-        return read_some(paths, most, loaded.value_range), f"images of {folder}"
-    config = loaded.config
-    if config.get("val"):
+        return read_some(paths, count, loaded), f"images of {folder}"
+    if val := loaded.config.get("val"):
         try:
-            data = read.read(config["val"], "val", options_of(config, loaded.classes))
+            data = read(val, "val", options_of(loaded.config, loaded.classes))
             if len(data) == 0:
-                raise DataError(f"{config['val']}: no images")
-            paths = [data.path(i) for i in range(len(data))]
-            return read_some(paths, most, loaded.value_range), f"images of {config['val']}"
+                raise DataError(f"{val}: no images")
+            return read_some([data.path(i) for i in range(len(data))], count, loaded), f"images of {val}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")
-    return [
-        demo.draw_image(number)[0] for number in range(most)
-    ], "generated images; real ones are better: images=FOLDER"
+    generated = [demo.draw_image(number)[0] for number in range(count)]
+    return generated, "generated images; real ones are better: images=FOLDER"
 
 
-def read_some(paths: list[str], most: int, value_range: ValueRange | None) -> list[np.ndarray]:
-    """Reads up to `most` images, evenly spaced over all paths, with the range of 16-bit values of the model."""
-    return [read_image(paths[i], value_range=value_range) for i in evenly_spaced(len(paths), most)]
-
-
-def write(
-    file: BinaryIO | Path, model: torch.nn.Module, about: dict[str, Any], batch_size: int, uint8_input: bool
-) -> None:
-    """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it."""
-    import onnx
-
-    model = (model.half() if about["half"] else model).cpu()
-    if about["outputs"] == "detections":
-        graph = DetectionGraph(model, uint8_input, about["max_detections"])
-        limits = {"confidence": about["confidence"], "nms_iou": about["nms_iou"]}
-    else:
-        graph = RawGraph(model, uint8_input, about["image_size"])
-        limits = {}
-        about = about | {"shapes": graph.shapes}
-    height, width = about["image_size"]
-    if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
-        height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
-    if uint8_input:
-        images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
-        rows, columns = 1, 2  # the dimensions
-    else:
-        images = torch.zeros(batch_size or 2, 3, height, width)
-        rows, columns = 2, 3
-    dynamic = {}
-    if batch_size == 0:
-        dynamic[0] = torch.export.Dim("batch", min=1, max=2**15)
-    if about["dynamic_size"]:
-        dynamic[rows] = 32 * torch.export.Dim("rows", min=1, max=2**10)
-        dynamic[columns] = 32 * torch.export.Dim("columns", min=1, max=2**10)
-    program = torch.onnx.export(
-        graph.eval(),
-        (images, *(torch.tensor([value]) for value in limits.values())),
-        input_names=["images", *limits],
-        output_names=list(graph.outputs),
-        dynamic_shapes=(dynamic or None, *(None for _ in limits)),
-        opset_version=OPSET,
-        custom_translation_table=TRANSLATIONS,
-        dynamo=True,
-        optimize=True,
-        verbose=False,
-    )
-    onnx.save(add_metadata(program.model_proto, limits, about), file)
-
-
-def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:
-    """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if they differ; see deploy/agreement.py.
-
-    Half precision is compared without NMS, because boxes that differ by pixels have other overlaps.
-    """
-    exported = OnnxModel(path, model)
-    half = exported.about["half"]
-    tolerance, nms_iou = (HALF, 1.0) if half else (EXACT, exported.about["nms_iou"])
-    height, width = exported.about["image_size"]
-    sizes = [(height, width)]
-    if exported.about["dynamic_size"]:
-        sizes.append((height + 64, width + 32))
-    for size in sizes:
-        inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
-        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance, nms_iou)
-        limits = f"confidence {ABOVE} and more{', without NMS' if half else ''}"
-        print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, {limits}: {result.text()}")
-        if not result.detections and not result.unpaired:
-            raise ExportError(
-                f"the model detects nothing with a confidence of {ABOVE} or more in these images: train it longer, or give "
-                f"others to compare on, images=FOLDER"
-            )
-        if not result.within(tolerance):
-            few = "\n".join(result.unpaired[:10])
-            raise ExportError(f"onnxruntime and PyTorch differ by more than {tolerance}; no file was written\n{few}")
-
-
-@torch.no_grad()
-def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: Tolerance, nms_iou: float) -> Agreement:
-    """Compares a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
-    size, most = tuple(images.shape[-2:]), exported.about["max_detections"]
-    least = ABOVE - 2 * tolerance.scores
-    ours, theirs = [], []
-    batches = [images[:1]]
-    if len(images) > 1:
-        batches += images[1:].split(4)
-    for batch in batches:
-        transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
-        ours += boxes_before_nms(model, batch, least)
-        # Boxes are not clipped: a clipped box hides its error.
-        limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": most, "clip": False}
-        theirs += exported.detections(exported(batch), size, transforms, **limits)
-    return compare(ours, theirs, Limits(ABOVE, nms_iou, most, MAX_CANDIDATES), tolerance)
-
-
-def boxes_before_nms(model: torch.nn.Module, images: Tensor, least: float) -> list[list[tuple[Tensor, Tensor]]]:
-    """Returns the finite boxes with at least the score `least`: per image and head boxes `[n, 4]` and class scores `[n, C]`."""
-    found = [[] for _ in images]
-    for part in model.parts(model(images)):
-        boxes, scores = with_class_scores(part, tuple(images.shape[-2:]))
-        chosen = (scores.amax(-1) >= least) & boxes.isfinite().all(-1)
-        for number, own in enumerate(chosen):
-            found[number].append((boxes[number, own], scores[number, own]))
-    return found
+def read_some(paths: list[str], count: int, loaded: load.Loaded) -> list[np.ndarray]:
+    """Reads up to `count` images, evenly spaced over all paths, as the training of the model did."""
+    return [read_image(paths[i], value_range=loaded.value_range) for i in evenly_spaced(len(paths), count)]
 
 
 if __name__ == "__main__":

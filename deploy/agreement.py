@@ -8,13 +8,26 @@ whose score is as high. A box may have each class whose score is within the tole
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from nets.postprocess import FAR
+from deploy.multi_label import with_class_scores
+from deploy.onnx_model import OnnxModel
+from nets.model import DetectionModel
+from nets.postprocess import FAR, MAX_CANDIDATES
 from utils.boxes import pairwise_iou
+from utils.images import letterbox
 from utils.text import amount
+
+MIN_SCORE = 0.05  # detections with at least this score are compared
+
+
+class ExportError(ValueError):
+    """No file was written; the message gives the reason."""
 
 
 class Tolerance(NamedTuple):
@@ -26,13 +39,16 @@ class Tolerance(NamedTuple):
     unpaired: float  # fraction of the detections that may have no partner
 
 
+EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
+HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: benchmarks/decisions.md
+
+
 class Limits(NamedTuple):
     """The limits of a file."""
 
-    confidence: float  # detections with at least this score are compared
     nms_iou: float
     detections: int  # per image and head
-    candidates: int  # boxes per image and head before NMS
+    candidates: int = MAX_CANDIDATES  # boxes per image and head before NMS
 
 
 class Agreement(NamedTuple):
@@ -49,11 +65,65 @@ class Agreement(NamedTuple):
 
     def text(self) -> str:
         """One line for the terminal."""
-        return (
-            f"{amount(self.detections, 'detection')}: boxes differ by at most {self.boxes:.2g} pixels, scores by "
-            f"{self.scores:.2g}, "
-            f"{len(self.unpaired)} without a partner"
-        )
+        distances = f"boxes differ by at most {self.boxes:.2g} pixels, scores by {self.scores:.2g}"
+        return f"{amount(self.detections, 'detection')}: {distances}, {len(self.unpaired)} without a partner"
+
+
+def verify(path: Path, model: DetectionModel, images: list[np.ndarray]) -> None:
+    """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if they differ.
+
+    Half precision is compared without NMS, because boxes that differ by pixels have other overlaps.
+    """
+    exported = OnnxModel(path, model)
+    tolerance, nms_iou, without = EXACT, exported.about["nms_iou"], ""
+    if exported.about["half"]:
+        tolerance, nms_iou, without = HALF, 1.0, ", without NMS"
+    height, width = exported.about["image_size"]
+    sizes = [(height, width)]
+    if exported.about["dynamic_size"]:
+        sizes.append((height + 64, width + 32))
+    for size in sizes:
+        inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
+        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance, nms_iou)
+        at = f"{size[0]} x {size[1]}, confidence {MIN_SCORE} and more{without}"
+        print(f"onnxruntime and PyTorch at {at}: {result.text()}")
+        if not result.detections and not result.unpaired:
+            nothing = f"the model detects nothing with a confidence of {MIN_SCORE} or more in these images"
+            raise ExportError(f"{nothing}: train it longer, or give others to compare on, images=FOLDER")
+        if not result.within(tolerance):
+            some = "\n".join(result.unpaired[:10])
+            raise ExportError(f"onnxruntime and PyTorch differ by more than {tolerance}; no file was written\n{some}")
+
+
+@torch.no_grad()
+def agreement(
+    model: DetectionModel, exported: OnnxModel, images: Tensor, tolerance: Tolerance, nms_iou: float
+) -> Agreement:
+    """Compares a model and its file on images uint8 [B, 3, H, W], the first one alone, then in fours."""
+    size, max_detections = (images.shape[2], images.shape[3]), exported.about["max_detections"]
+    min_score = MIN_SCORE - 2 * tolerance.scores
+    ours, theirs = [], []
+    batches = [images[:1]]
+    if len(images) > 1:
+        batches += images[1:].split(4)
+    for batch in batches:
+        transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
+        ours += boxes_before_nms(model, batch, min_score)
+        # Boxes are not clipped: a clipped box hides its error.
+        limits = {"confidence": min_score, "nms_iou": nms_iou, "max_detections": max_detections, "clip": False}
+        theirs += exported.detections(exported(batch), size, transforms, **limits)
+    return compare(ours, theirs, Limits(nms_iou, max_detections), tolerance)
+
+
+def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) -> list[list[tuple[Tensor, Tensor]]]:
+    """Returns the finite boxes with at least this score: per image and head boxes `[n, 4]` and class scores `[n, C]`."""
+    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in images]
+    for part in model.parts(model(images)):
+        boxes, scores = with_class_scores(part, (images.shape[2], images.shape[3]))
+        chosen = (scores.amax(-1) >= min_score) & boxes.isfinite().all(-1)
+        for number, rows in enumerate(chosen):
+            found[number].append((boxes[number, rows], scores[number, rows]))
+    return found
 
 
 def compare(boxes: Sequence, detections: Sequence, limits: Limits, tolerance: Tolerance) -> Agreement:
@@ -61,22 +131,23 @@ def compare(boxes: Sequence, detections: Sequence, limits: Limits, tolerance: To
 
     `boxes`: per image a list with boxes `[n, 4]` and scores of all classes `[n, C]` for each head, because the limits count for
     each head. `detections`: per image boxes, scores and labels, best first. Both go down to the score
-    `limits.confidence - 2 * tolerance.scores`.
+    `MIN_SCORE - 2 * tolerance.scores`.
     """
     differences, unpaired, count = [(0.0, 0.0)], [], 0
     for number, (heads, of_file) in enumerate(zip(boxes, detections, strict=True), 1):
-        found = rows(of_file)
+        columns = [np.asarray(field, np.float64) for field in of_file]
+        found = np.column_stack(columns)  # [m, 6] box, score, label
+        count += int((found[:, 4] >= MIN_SCORE).sum())
         first = 0  # label of the first class of the head
-        for one in heads:
-            ours, scores = (np.asarray(part, np.float64) for part in one)
+        for head in heads:
+            ours, scores = (np.asarray(field, np.float64) for field in head)
             theirs = found[(found[:, 5] >= first) & (found[:, 5] < first + scores.shape[1])]
             paired, wrong = _compare_head(ours, scores, theirs, first, limits, tolerance)
             differences += paired
             unpaired += [f"image {number}: {text}" for text in wrong]
-            count += int((theirs[:, 4] >= limits.confidence).sum())
             first += scores.shape[1]
-    largest_box, largest_score = np.max(differences, 0).tolist()
-    return Agreement(count, largest_box, largest_score, tuple(unpaired))
+    max_box, max_score = np.max(differences, 0).tolist()
+    return Agreement(count, max_box, max_score, tuple(unpaired))
 
 
 def _compare_head(
@@ -91,7 +162,7 @@ def _compare_head(
     min_score = best - tolerance.scores  # of the boxes in the file, whichever class is the best one there
     own = scores[:, detections[:, 5].astype(int) - first]  # of each box for the class of each detection, [n, m]
     free = np.ones(len(boxes), bool)  # without a partner so far
-    compared = detections[:, 4] >= limits.confidence
+    compared = detections[:, 4] >= MIN_SCORE
     for i, row in enumerate(detections):
         box, score = np.abs(boxes - row[:4]).max(1), np.abs(own[:, i] - row[4])
         near = free & (row[4] >= min_score) & (box <= tolerance.boxes) & (score <= tolerance.scores)
@@ -100,40 +171,35 @@ def _compare_head(
             free[nearest] = False
             differences.append((box[nearest], score[nearest]))
         elif compared[i]:
-            wrong.append(f"only the file has {description(row)}")
+            wrong.append(f"only the file has {_in_words(row)}")
 
     too_much = min(limits.nms_iou + tolerance.nms_iou, 1.0)
     same_class = detections[:, None, 5] == detections[:, 5]
-    twice = np.triu(same_class & (_overlaps(detections[:, :4], detections[:, :4]) > too_much), 1).any(0)
-    wrong += [f"NMS in the file keeps {description(row)} next to a better box" for row in detections[twice & compared]]
+    twice = np.triu(same_class & (_overlaps(detections, detections) > too_much), 1).any(0)
+    wrong += [f"NMS in the file keeps {_in_words(row)} next to a better box" for row in detections[twice & compared]]
 
-    # A full list was cut at its last score: near it, a box may be missing.
-    full = [(best, limits.candidates), (detections[:, 4], limits.detections)]
-    last_scores = [np.sort(values)[-most] for values, most in full if len(values) >= most]
-    least = max([limits.confidence, *(score + 2 * tolerance.scores for score in last_scores)])
-    alone = free & (best >= least)
+    last = max(_last_score(best, limits.candidates), _last_score(detections[:, 4], limits.detections))
+    alone = np.flatnonzero(free & (best >= max(MIN_SCORE, last + 2 * tolerance.scores)))
     enough = max(limits.nms_iou - tolerance.nms_iou, 0.0)
     possible = own[alone] >= min_score[alone, None] - tolerance.scores  # may be the best class in the file
     as_good = possible & (detections[:, 4] >= min_score[alone, None])
-    removed = (as_good & (_overlaps(boxes[alone], detections[:, :4]) > enough)).any(1)
-    missing = np.flatnonzero(alone)[~removed]
-    labels = first + scores[missing].argmax(1)
-    missing_rows = np.concatenate([boxes[missing], best[missing, None], labels[:, None]], 1)
-    wrong += [f"only PyTorch has {description(row)}" for row in missing_rows]
+    is_removed = (as_good & (_overlaps(boxes[alone], detections) > enough)).any(1)
+    for row in alone[~is_removed]:
+        missing = np.array([*boxes[row], best[row], first + scores[row].argmax()])
+        wrong.append(f"only PyTorch has {_in_words(missing)}")
     return differences, wrong
 
 
+def _last_score(scores: np.ndarray, length: int) -> float:
+    """Returns the score at which a list of at most `length` was cut, near which a box may be missing; -1 if it was not cut."""
+    return np.sort(scores)[-length] if len(scores) >= length else -1.0
+
+
 def _overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The IoU of all pairs of boxes, clipped as in NMS: `[n, 4]`, `[m, 4]` -> `[n, m]`."""
-    return pairwise_iou(a.clip(-FAR, FAR), b.clip(-FAR, FAR))
+    """Returns the IoU of all pairs of boxes, clipped as in NMS: `[n, 4 or more]`, `[m, 4 or more]` -> `[n, m]`."""
+    return pairwise_iou(a[:, :4].clip(-FAR, FAR), b[:, :4].clip(-FAR, FAR))
 
 
-def rows(detections: Sequence) -> np.ndarray:
-    """Boxes, scores and labels -> float64 `[n, 6]`."""
-    boxes, scores, labels = (np.asarray(part, np.float64) for part in detections)
-    return np.concatenate([boxes, scores[:, None], labels[:, None]], 1)
-
-
-def description(row: np.ndarray) -> str:
-    """A detection in words, for a message."""
+def _in_words(row: np.ndarray) -> str:
+    """Describes a detection for a message."""
     return f"class {row[5]:.0f} at {', '.join(f'{side:.1f}' for side in row[:4])} with score {row[4]:.4f}"

@@ -1,7 +1,5 @@
 """Reads the data for an 8-bit export: training images for the calibration, and validation data that measure the mAP."""
 
-import os
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,39 +24,38 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
     `train` and `val` are the sources of the data; None: the sources of the training. Raises DataError.
     """
     config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
-    sources = {"train": train or config.get("train"), "val": val or config.get("val")}
-    if val and not os.path.exists(val) and re.fullmatch(r"[\d.]+ *%?", val):
-        fix = "give a file or a folder; without val= the training's validation data are used"
-        raise DataError(f"val={val}: only a training splits off a fraction: {fix}")
-    if missing := [f"{part}=" for part, source in sources.items() if not source]:
-        raise DataError(f"int8=true needs training images and validation data with boxes: give {' and '.join(missing)}")
-    found = {}
-    for part, source in sources.items():
-        own = config if source == config.get(part) else {**config, "image_root": None}
-        found[part] = formats.read(source, part, options_of(own, loaded.classes))
-        if not len(found[part].boxes):
-            raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
-    options = options_of(config, loaded.classes)
-    data, notes = check_images(found["val"], options)
+    train, val = train or config.get("train"), val or config.get("val")
+    if not train or not val:
+        raise DataError("int8=true needs training images and validation data with boxes: give train= and val=")
+    data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(f"note: {note}")
-    train_data = replace(found["train"], value_range=loaded.value_range)
+    train_data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
     images = [letterbox(image, size, letterbox_kind)[0] for image in calibration_images(train_data)]
     sampler = ValSampler(len(data), BATCH_SIZE, size)
     return images, build_loader(DetectionDataset(data, letterbox_kind), sampler, workers=0)
 
 
+def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
+    """Reads a split with the options of the training. Raises DataError if it has no box of the classes of the model."""
+    config = loaded.config
+    if source != config.get(split):  # other images than in the training
+        config = config | {"image_root": None}
+    data = formats.read(source, split, options_of(config, loaded.classes))
+    if not len(data.boxes):
+        raise DataError(f"{split}={source}: no boxes of the classes of the model in its split {split!r}")
+    return data
+
+
 def calibration_images(data: Annotations) -> list[np.ndarray]:
     """Reads up to IMAGES images, evenly spaced over the data. Images that cannot be read are left out and printed."""
-    images, problems = [], []
+    images = []
     for index in range(0, len(data), -(-len(data) // IMAGES)):
         try:
             images.append(data.image(index))
         except ImageError as error:
-            problems.append(str(error))
-    for problem in problems:
-        print(f"note: not used for calibration: {problem}")
+            print(f"note: not used for calibration: {error}")
     if not images:
         raise DataError(f"{data.source}: none of its images can be read")
     return images

@@ -34,7 +34,7 @@ from deploy.inputs import (
 from deploy.load import device_for, load
 from deploy.onnx_model import require_open_nms
 from deploy.result import Result
-from deploy.thresholds import only_classes, thresholds_of
+from deploy.thresholds import only_classes, threshold_of
 from deploy.tiles import Tiles, cut, for_detection, merged
 from utils import mirror
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
@@ -89,16 +89,10 @@ class Detector:
         self.config, self.path = loaded.config, loaded.path
         self.device = choose_device(device_for(loaded.path, device))
         self.batch_size = batch_size
-        if confidence is None:
-            least = loaded.confidence
-        elif isinstance(confidence, str):
-            least = thresholds_of(loaded, confidence)
-        else:
-            least = confidence
-        self.confidence = least  # one threshold, or one for each class
+        self.confidence = threshold_of(loaded, confidence)
         self.reported = False  # whether a 16-bit file with other values was reported
         self.only = only
-        self.limits = {"confidence": only_classes(least, self.classes, only), "nms_iou": nms_iou}
+        self.limits = {"confidence": only_classes(self.confidence, self.classes, only), "nms_iou": nms_iou}
         self.limits |= {"max_detections": max_detections, "class_agnostic": class_agnostic}
         if class_agnostic:
             require_open_nms(loaded.model)
@@ -144,9 +138,10 @@ class Detector:
     def detect(self, inputs: Iterable[Input]) -> Iterator[Result]:
         """Yields one Result per image; the network gets the images in batches."""
         for batch in batched(inputs, self.batch_size):
-            network_inputs, transforms = self.prepare([one.pixels for one in batch])
-            for one, result in zip(batch, self.select(self.network(network_inputs), transforms), strict=True):
-                yield self.of_input(one, result)
+            network_inputs, transforms = self.prepare([image.pixels for image in batch])
+            results = self.select(self.network(network_inputs), transforms)
+            for image, result in zip(batch, results, strict=True):
+                yield self.of_input(image, result)
 
     def detect_in_tiles(self, inputs: Iterable[Input], tiles: Tiles) -> Iterator[Result]:
         """Yields one Result per image, from the image and its tiles; the network gets these windows in batches."""
@@ -154,30 +149,30 @@ class Detector:
         waiting: deque[tuple[Input, np.ndarray]] = deque()  # these images and their windows
 
         def crops() -> Iterator[np.ndarray]:
-            for one in inputs:
-                require_image(one.pixels)
-                windows = tiles.windows(one.pixels.shape[1], one.pixels.shape[0])
-                waiting.append((one, windows))
-                yield one.pixels
-                yield from cut(one.pixels, windows[1:])
+            for image in inputs:
+                require_image(image.pixels)
+                windows = tiles.windows(image.pixels.shape[1], image.pixels.shape[0])
+                waiting.append((image, windows))
+                yield image.pixels
+                yield from cut(image.pixels, windows[1:])
 
         for batch in batched(crops(), self.batch_size):
             network_inputs, transforms = self.prepare(batch)
             found += self.select(self.network(network_inputs), transforms)
             while waiting and len(found) >= len(waiting[0][1]):
-                one, windows = waiting.popleft()
+                image, windows = waiting.popleft()
                 parts = [(window.boxes, window.scores, window.labels) for window in found[: len(windows)]]
                 del found[: len(windows)]
-                yield self.of_input(one, self.result(*merged(parts, windows, self.limits)))
+                yield self.of_input(image, self.result(*merged(parts, windows, self.limits)))
 
     def result(self, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> Result:
         """Returns a Result with the names of its classes."""
         return Result(boxes, scores, labels, tuple(self.classes[label] for label in labels))
 
-    def of_input(self, one: Input, result: Result) -> Result:
+    def of_input(self, image: Input, result: Result) -> Result:
         """Returns the Result with the path of its image, and the pixels unless a file has them."""
-        pixels = None if one.in_file else one.pixels
-        return replace(result, path=one.path, pixels=pixels, value_range=self.loaded.value_range)
+        pixels = None if image.in_file else image.pixels
+        return replace(result, path=image.path, pixels=pixels, value_range=self.loaded.value_range)
 
     def read(self, path: str | Path) -> np.ndarray:
         """Reads an image file, or the image at a web address, as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
@@ -198,19 +193,20 @@ class Detector:
             return Input(self.read(path), path, in_file=not is_web_address(path))
         return Input(of_pillow(image) if is_pillow(image) else image)
 
-    def detect_weak(self, least: float) -> None:
-        """Also detects objects with scores from `least` on, which a tracker needs; `confidence` stays as it is."""
+    def detect_weak(self, min_score: float) -> None:
+        """Also detects objects with scores from `min_score` on, which a tracker needs; `confidence` stays as it is."""
+        weak: float | Tensor = min_score
         if isinstance(self.confidence, Tensor):
-            weak = self.confidence.clamp(max=least)
-        else:
-            weak = min(self.confidence, least)
+            weak = self.confidence.clamp(max=min_score)
+        elif self.confidence < min_score:
+            weak = self.confidence
         self.limits["confidence"] = only_classes(weak, self.classes, self.only)
 
     def inputs(self, images: list) -> Iterator[Input]:
         """Yields the images in order; threads read some of the next files ahead."""
-        most = self.batch_size if self.tiles else 2 * self.batch_size
+        limit = self.batch_size if self.tiles else 2 * self.batch_size
         if len(images) > 1 and any(isinstance(image, str) for image in images):
-            return prefetch(self.input, images, most, READERS)
+            return prefetch(self.input, images, limit, READERS)
         return map(self.input, images)
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -235,10 +231,10 @@ class Detector:
     def select(self, predictions: NamedTuple, transforms: Tensor) -> list[Result]:
         """Applies the confidence threshold and NMS to raw predictions -> Results in pixels of the original images."""
         detections = self.model.detections(predictions, self.image_size, transforms, **self.limits)
-        ends = np.cumsum([len(one.scores) for one in detections])[:-1]
+        ends = np.cumsum([len(of_image.scores) for of_image in detections])[:-1]
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
-        return [self.result(*one) for one in zip(*fields, strict=True)]
+        return [self.result(*of_image) for of_image in zip(*fields, strict=True)]
 
 
 def keep_memory() -> None:
@@ -246,7 +242,9 @@ def keep_memory() -> None:
 
     By default glibc returns the buffers of large layers to Linux, and gets them back page by page in every forward pass.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a separate mapping
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap

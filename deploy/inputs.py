@@ -3,8 +3,6 @@
 import glob
 import http.client
 import os
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from functools import lru_cache
@@ -21,12 +19,11 @@ from utils.images import IMAGE_SUFFIXES, ImageError
 from utils.text import brief, first_line
 
 TIMEOUT = 20.0  # seconds without an answer after which a download ends
-SECONDS = 60.0  # of a whole download
 MAX_BYTES = 64 << 20  # of a downloaded image
-BLOCK = 1 << 16  # bytes that are read at a time
 HEADERS = {"User-Agent": "Thaw", "Accept": "image/*,*/*"}  # some servers refuse programs without a name
 NO_IMAGE = ("text/", "video/", "audio/", "multipart/")  # beginnings of types of contents that are no image
 KEPT = "%/:=&?~#+!$,;'@()*[]"  # characters of an address that are not escaped
+WEB_ERRORS = (OSError, http.client.HTTPException, ValueError)  # ValueError: no address
 
 
 def is_source(word: str) -> bool:
@@ -76,45 +73,39 @@ def _content_type(address: str) -> str:
     try:
         with _open(address) as response:
             return response.headers.get("Content-Type", "").lower()
-    except (OSError, http.client.HTTPException, ValueError):
+    except WEB_ERRORS:
         return ""
 
 
-def _open(address: str):
-    """Opens an address. Raises OSError, HTTPException or ValueError."""
+def _open(address: str) -> http.client.HTTPResponse:
+    """Opens an address. Raises one of WEB_ERRORS."""
     opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
     return opener.open(urllib.request.Request(quote(address, KEPT), headers=HEADERS), timeout=TIMEOUT)
 
 
 def download(address: str) -> bytes:
     """Returns the file at the address of an image. Raises ImageError with the reason and the fix."""
-    shown, end = brief(address), time.monotonic() + SECONDS
     try:
         with _open(address) as response:
-            kind, size = response.headers.get("Content-Type", ""), int(response.headers.get("Content-Length") or 0)
-            if kind.lower().startswith(NO_IMAGE):
-                raise ImageError(f"{shown}: the server answers with {brief(kind)}: give the address of an image")
-            data = bytearray()
-            while size <= MAX_BYTES and len(data) <= MAX_BYTES and (block := response.read1(BLOCK)):
-                data += block
-                if time.monotonic() > end:
-                    raise TimeoutError(f"{len(data):,} bytes in {SECONDS:g} seconds")
-    except ImageError:
-        raise
-    except urllib.error.HTTPError as error:
-        reason = str(error.reason).partition("\n")[0]
-        why = f"the server answers {error.code} {brief(reason)}"
-        raise ImageError(f"{shown}: {why}: correct the address, or download the image and give its file") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address, no number in a header
-        why = first_line(error)
-        raise ImageError(
-            f"{shown}: cannot be downloaded ({why}): correct the address, or download the image and give its file"
-        ) from error
-    if size > MAX_BYTES or len(data) > MAX_BYTES:
-        raise ImageError(f"{shown}: more than {MAX_BYTES >> 20} MiB: download the image and give its file")
-    if len(data) < size:
-        raise ImageError(f"{shown}: the connection was cut after {len(data):,} of {size:,} bytes: try again")
-    return bytes(data)
+            kind, data = response.headers.get("Content-Type", "").lower(), b""
+            if not kind.startswith(NO_IMAGE):
+                data = response.read(MAX_BYTES + 1)
+            is_cut_off = bool(response.length)  # bytes that did not come
+    except WEB_ERRORS as error:
+        why = (
+            f"cannot be downloaded ({first_line(error)}): correct the address, or download the image and give its file"
+        )
+        raise ImageError(f"{brief(address)}: {why}") from error
+    why = ""
+    if kind.startswith(NO_IMAGE):
+        why = f"the server answers with {brief(kind)}: give the address of an image"
+    elif len(data) > MAX_BYTES:
+        why = f"more than {MAX_BYTES >> 20} MiB: download the image and give its file"
+    elif is_cut_off:
+        why = f"the connection was cut after {len(data):,} bytes: try again"
+    if why:
+        raise ImageError(f"{brief(address)}: {why}")
+    return data
 
 
 def path_of(address: str) -> PurePosixPath:
@@ -146,38 +137,35 @@ def listed(images: Any) -> list:
 
     A folder or a pattern stands for all its images. Raises ImageError for one without images, ValueError for a video.
     """
-    if isinstance(images, str | os.PathLike | np.ndarray) or is_pillow(images):
-        several = isinstance(images, np.ndarray) and images.ndim == 4
-        images = list(images) if several else [images]
+    if (
+        isinstance(images, str | os.PathLike)
+        or is_pillow(images)
+        or (isinstance(images, np.ndarray) and images.ndim != 4)
+    ):
+        images = [images]
     if not isinstance(images, Iterable):
         raise TypeError(f"give an image, a path, or a list of them, not {type(images).__name__}")
-    found = []
+    found: list = []
     for image in images:
-        found += _files_of(os.fspath(image)) if isinstance(image, str | os.PathLike) else [image]
+        if isinstance(image, str | os.PathLike):
+            found += _files_of(os.fspath(image))
+        else:
+            found.append(image)
     return found
 
 
 def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
     source = mirror.local_source(source)
-    suffix = path_of(source).suffix.lower() if "://" in source else ""
-    if is_web_address(source) and suffix not in VIDEO_SUFFIXES:
+    shown = brief(source)
+    if is_web_address(source) and path_of(source).suffix.lower() not in VIDEO_SUFFIXES:
         return [source]
-    if suffix in IMAGE_SUFFIXES:
-        raise ImageError(f"{brief(source)}: only http:// and https://: download the image and give its file")
     if is_stream(source):
-        raise ValueError(
-            f"{brief(source)} is a video or a camera: write `for result in detector.stream({brief(source)!r})`"
-        )
-    kinds = kinds_in(source)
-    paths = [path for path, kind in kinds.items() if kind == IMAGE]
-    if others := [path for path, kind in kinds.items() if kind != IMAGE]:
-        print(
-            f"note: {brief(source)}: {len(others)} videos or files of other formats are not read, such as {others[0]}"
-        )
+        raise ValueError(f"{shown} is a video or a camera: write `for result in detector.stream({shown!r})`")
+    paths = [path for path, kind in kinds_in(source).items() if kind == IMAGE]
     if not paths and (os.path.isdir(source) or glob.has_magic(source)):
         known = " ".join(IMAGE_SUFFIXES)
-        raise ImageError(f"{brief(source)}: no images there: give another folder or pattern (known suffixes: {known})")
+        raise ImageError(f"{shown}: no images there: give another folder or pattern (known suffixes: {known})")
     return paths or [source]
 
 
@@ -195,17 +183,13 @@ def of_pillow(image: Any) -> np.ndarray:
 
 def require_image(image: object) -> None:
     """Raises TypeError unless the image is an array uint8 [H, W, 3]."""
-    fix = "give a path, or convert it"
     if not isinstance(image, np.ndarray):
-        what = type(image).__name__
-    elif image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
-        return
+        what, fix = type(image).__name__, "give a path, or convert it"
+    elif image.dtype != np.uint8:
+        what, fix = f"{image.dtype} {list(image.shape)}", "scale it to 0-255 and write image.astype(np.uint8)"
+    elif image.ndim != 3 or image.shape[2] != 3:
+        what = f"uint8 {list(image.shape)}"
+        fix = "write cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) for gray, image[..., :3] for transparency"
     else:
-        what = f"{image.dtype} {list(image.shape)}"
-        if image.dtype != np.uint8:
-            fix = "scale it to 0-255 and write image.astype(np.uint8)"
-        elif image.ndim == 2:
-            fix = "write cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)"
-        elif image.ndim == 3 and image.shape[2] == 4:
-            fix = "write image[..., :3]"
+        return
     raise TypeError(f"an image must be a path or a uint8 array [H, W, 3] in BGR order, not {what}: {fix}")

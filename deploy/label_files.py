@@ -16,18 +16,15 @@ from datasets.formats.annotation_file import annotation_line
 from datasets.formats.class_names import class_text, read_classes
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from utils.config import ConfigError
-from utils.outputs import OwnFiles
 from utils.text import amount, brief
 
-PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
-ONE_FILE = {"txt": "annotations.txt", "coco": "coco.json", "cvat": "cvat.xml", "labelstudio": "labelstudio.json"}
-KINDS = (*PER_IMAGE, *ONE_FILE)
-NUMBERED = ("yolo", "yolo_scores", "txt")  # kinds with the number of the class, not its name
+ONE_FILE = {"labelstudio": "labelstudio.json", "coco": "coco.json", "txt": "annotations.txt"}
+PER_IMAGE = {"yolo": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
+KINDS = (*ONE_FILE, *PER_IMAGE)
 DATA_FILE = """\
 train: ../images
 val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
 """
-MARKS = ("no", "missing", "wrong", "loose", "doubled", "proposal")  # values of the attribute `suspect` of CVAT
 NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -40,7 +37,6 @@ class Labeled(NamedTuple):
     boxes: np.ndarray  # float64 [n, 4] xyxy, inside the image
     labels: np.ndarray  # int64 [n]
     scores: np.ndarray  # float [n]
-    marks: Sequence[str] = ()  # a word per box for the attribute `suspect` of CVAT: one of MARKS; (): no attribute
 
     def rows(self, classes: Sequence[str]) -> Iterator[tuple[list[float], str, float]]:
         """Yields x1, y1, x2, y2, the class name and the score of each box, rounded to 1e-4 pixels."""
@@ -51,19 +47,28 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
-    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with. Files that were
-    corrected since an earlier call wrote them are kept, unless `overwrite` is true.
+    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with. A file that exists
+    is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections become background
+    images, those without detections get no labels.
 
     `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError (DataError)
     if two images would share a label file, such as a.jpg and a.png, or if a name cannot be written.
     """
 
     def __init__(
-        self, kind: str, classes: Sequence[str], images: Mapping[str, str], model: str = "", overwrite: bool = False
+        self,
+        kind: str,
+        classes: Sequence[str],
+        images: Mapping[str, str],
+        model: str = "",
+        overwrite: bool = False,
+        negatives: bool = False,
     ):
-        self.kind, self.classes, self.model, self.overwrite = kind, classes, model, overwrite
+        self.kind, self.classes, self.model = kind, classes, model
+        self.overwrite, self.negatives = overwrite, negatives
         self.images: list[Labeled] = []  # for a single file
-        self.files: OwnFiles | None = None  # once the folder is known
+        self.count = 0  # of the images with labels
+        self.kept = 0  # files that existed
         self.can_train = kind == "yolo"  # as they are: trainers look for `labels` next to `images`
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
@@ -72,51 +77,44 @@ class LabelFiles:
         if kind == "txt":
             for path in images.values():
                 _txt_line(path, np.zeros((0, 4)), np.zeros(0, int))
-        if kind in ("voc", "cvat"):
+        if kind == "voc":
             for name in (*images, *classes):
                 if NOT_IN_XML.search(name):
                     raise ValueError(f"XML cannot hold the name {name!r}: rename it, or choose another kind of labels=")
 
     def require_replaceable(self, folder: Path) -> None:
-        """Raises ConfigError if the labels in a folder can neither be kept next to the new ones nor be replaced."""
+        """Raises ConfigError if a folder has the file of all images, or label files of other classes."""
         fix = "name another output=, or write overwrite=true to replace it"
-        name = ONE_FILE.get(self.kind)
-        if name and OwnFiles(folder).is_changed(name):
-            raise ConfigError(f"{folder / name} was changed since predict.py wrote it, or is of another program: {fix}")
+        if self.kind in ONE_FILE and (folder / ONE_FILE[self.kind]).exists():
+            raise ConfigError(f"{folder / ONE_FILE[self.kind]} exists: {fix}")
         classes = folder / "classes.txt"
-        if self.kind in NUMBERED and classes.exists():
-            there = read_classes(str(classes))
-            if there[: len(self.classes)] != tuple(self.classes):  # classes that a person added stay behind
-                names = brief(", ".join(there))
+        if classes.exists():
+            present = read_classes(str(classes))
+            if present[: len(self.classes)] != tuple(self.classes):  # classes that a person added stay behind
+                names = brief(", ".join(present))
                 raise ConfigError(f"{classes}: the labels there have other classes than the model ({names}): {fix}")
 
-    def add(
-        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
-    ) -> None:
-        """Writes the boxes [n, 4] xyxy inside of an image, whose `pixels` are [H, W, 3], to `folder`, or keeps them."""
-        size = pixels.shape[1], pixels.shape[0]
-        image = Labeled(name.replace(os.sep, "/"), path, size, boxes, labels, scores)
+    def takes(self, boxes: np.ndarray) -> bool:
+        """Whether an image with these detections gets labels."""
+        return len(boxes) > 0 or not self.negatives
+
+    def add(self, folder: Path, image: Labeled) -> None:
+        """Writes the label file of an image to `folder`, or keeps the image for the file of all images."""
+        is_next_to = os.path.abspath(image.path) == os.path.abspath(folder.parent / "images" / image.name)
+        if not self.takes(image.boxes):
+            self.can_train &= not is_next_to  # there, it would be a background image without a label file
+            return
+        self.count += 1
+        if self.negatives:
+            image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
             self.images.append(image)
             return
-        self.can_train &= is_next_to(folder, name, path)
-        if self.kind == "voc":
-            text = voc_text(image, self.classes)
-        elif self.kind == "yolo_scores":
-            text = yolo_text(boxes, labels, *size, scores)
-        else:
-            text = yolo_text(boxes, labels, *size)
-        # Without a label file, an image is one without objects: a person may have deleted wrong boxes in this way.
-        self._write(folder, Path(name).with_suffix(PER_IMAGE[self.kind]).as_posix(), text, may_be_deleted=True)
-
-    def _write(self, folder: Path, name: str, text: str, may_be_deleted: bool = False) -> None:
-        if self.files is None:
-            self.files = OwnFiles(folder, self.overwrite)
-        self.files.write(name, text, may_be_deleted)
-
-    def takes(self, boxes: np.ndarray) -> bool:
-        """Whether an image with these detections gets labels: every image does."""
-        return True
+        self.can_train &= is_next_to
+        text = (
+            voc_text(image, self.classes) if self.kind == "voc" else yolo_text(image.boxes, image.labels, *image.size)
+        )
+        self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
@@ -128,65 +126,47 @@ class LabelFiles:
             texts[ONE_FILE["txt"]] = "".join(f"{line}\n" for line in lines)
         elif self.kind == "coco":
             texts[ONE_FILE["coco"]] = _json(coco_contents(self.images, self.classes))
-        elif self.kind == "cvat":
-            texts[ONE_FILE["cvat"]] = cvat_text(self.images, self.classes)
         elif self.kind == "labelstudio":
             tasks = [label_studio_task(image, self.classes, self.model) for image in self.images]
             texts[ONE_FILE["labelstudio"]] = _json(tasks)
             texts["labelstudio.xml"] = label_studio_config(self.classes)
         for name, text in texts.items():
-            self._write(folder, name, text)
+            self._write(folder / name, text)
 
-    def kept_text(self) -> str:
-        """Returns which files were kept, for the console; "" if none was."""
-        kept = self.files.kept if self.files else []
-        if not kept:
-            return ""
-        files = f"{amount(len(kept), 'file')} ({brief(', '.join(sorted(kept)))})"
-        return f"kept, because they were changed or deleted: {files}; overwrite=true replaces them"
+    def _write(self, path: Path, text: str) -> None:
+        """Writes a file and creates its folder, or leaves a file alone that exists."""
+        if path.exists() and not self.overwrite:
+            self.kept += 1
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
-
-def is_next_to(folder: Path, name: str, path: str) -> bool:
-    """Whether the path of an image is in the folder `images` next to the folder of label files."""
-    return os.path.abspath(path) == os.path.abspath(folder.parent / "images" / name)
-
-
-class BackgroundFiles(LabelFiles):
-    """Label files without boxes, for the images in which something was detected: false alarms, to train on as backgrounds."""
-
-    count = 0  # of the images with a detection
-
-    def add(
-        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
-    ) -> None:
-        """Adds an image with detections as one without boxes; leaves out images without detections."""
-        if self.takes(boxes):
-            self.count += 1
-            super().add(folder, name, path, boxes[:0], labels[:0], scores[:0], pixels)
-        else:  # in the folder of the images, it would be a background image without a label file
-            self.can_train &= not is_next_to(folder, name, path)
-
-    def takes(self, boxes: np.ndarray) -> bool:
-        """Whether an image with these detections gets labels."""
-        return len(boxes) > 0
-
-    def text(self, folder: Path, images: int) -> str:
-        """Returns how many of `images` became background images in `folder`, for the console."""
-        if self.count:
-            return f"background images in {folder}: {self.count} of {images}"
-        return f"no background images in {folder}: nothing was detected; a lower confidence= may find some"
+    def summary(self, folder: Path, images: int) -> list[str]:
+        """Returns lines for the console: how many files were left alone, and how many of `images` became backgrounds."""
+        lines = []
+        if self.kept:
+            lines.append(
+                f"left alone in {folder}: {amount(self.kept, 'file')} that existed; overwrite=true replaces them"
+            )
+        if self.negatives and self.count:
+            lines.append(f"background images in {folder}: {self.count} of {images}")
+        elif self.negatives:
+            lines.append(f"no background images in {folder}: nothing was detected; a lower confidence= may find some")
+        return lines
 
 
 def _json(contents: Any) -> str:
     return json.dumps(contents, ensure_ascii=False)
 
 
-def _xml(root: ET.Element) -> str:
+def xml_text(root: ET.Element) -> str:
+    """Formats a tree as indented XML."""
     ET.indent(root)
     return ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _children(parent: ET.Element, **texts: Any) -> None:
+def add_children(parent: ET.Element, **texts: Any) -> None:
+    """Adds an element for each name, with its value as text."""
     for tag, text in texts.items():
         ET.SubElement(parent, tag).text = str(text)
 
@@ -195,16 +175,10 @@ def _txt_line(path: str, boxes: np.ndarray, labels: np.ndarray) -> str:
     return annotation_line(os.path.abspath(path), boxes, labels, np.zeros(len(boxes), int))
 
 
-def yolo_text(
-    boxes: np.ndarray, labels: Sequence[int], width: int, height: int, scores: np.ndarray | None = None
-) -> str:
-    """Formats boxes [n, 4] xyxy inside the image as YOLO lines `label cx cy w h`, in fractions of width and height.
-
-    With `scores`, they are the sixth column. Label Studio's converter and supervision accept it, CVAT refuses the file."""
-    columns = xyxy_to_cxcywh(boxes) / [width, height, width, height]
-    if scores is not None:
-        columns = np.column_stack([columns, scores])
-    rows = zip(labels, columns.tolist(), strict=True)
+def yolo_text(boxes: np.ndarray, labels: Sequence[int] | np.ndarray, width: int, height: int) -> str:
+    """Formats boxes [n, 4] xyxy inside the image as YOLO lines `label cx cy w h`, in fractions of width and height."""
+    fractions = xyxy_to_cxcywh(boxes) / [width, height, width, height]
+    rows = zip(labels, fractions.tolist(), strict=True)
     return "".join(f"{int(label)} {' '.join(f'{value:.6f}' for value in row)}\n" for label, row in rows)
 
 
@@ -217,56 +191,29 @@ def yaml_text(classes: Sequence[str]) -> str:
 def voc_text(image: Labeled, classes: Sequence[str]) -> str:
     """Formats the boxes of an image as VOC XML. Coordinates are continuous: 0 is the left edge of the image."""
     root = ET.Element("annotation")
-    _children(root, filename=image.name.rpartition("/")[2])
-    _children(ET.SubElement(root, "size"), width=image.size[0], height=image.size[1], depth=3)
+    add_children(root, filename=image.name.rpartition("/")[2])
+    add_children(ET.SubElement(root, "size"), width=image.size[0], height=image.size[1], depth=3)
     for box, name, _ in image.rows(classes):
-        one = ET.SubElement(root, "object")
-        _children(one, name=name, difficult=0)
+        node = ET.SubElement(root, "object")
+        add_children(node, name=name, difficult=0)
         xmin, ymin, xmax, ymax = (f"{value:.2f}" for value in box)
-        _children(ET.SubElement(one, "bndbox"), xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
-    return _xml(root)
+        add_children(ET.SubElement(node, "bndbox"), xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
+    return xml_text(root)
 
 
 def coco_contents(images: list[Labeled], classes: Sequence[str]) -> dict[str, list]:
     """Returns a COCO ground truth whose annotations also have their `score`. Category ids are 1, 2, ..."""
-    annotations = []
+    rows: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for image_id, image in enumerate(images, 1):
+        width, height = image.size
+        rows.append({"id": image_id, "file_name": image.name, "width": width, "height": height})
         boxes = xyxy_to_xywh(image.boxes).round(4).tolist()
         for box, label, (_, _, score) in zip(boxes, image.labels.tolist(), image.rows(classes), strict=True):
             ids = {"id": len(annotations) + 1, "image_id": image_id, "category_id": label + 1}
             annotations.append(ids | {"bbox": box, "area": box[2] * box[3], "iscrowd": 0, "score": score})
-    rows = [(image.name, *image.size) for image in images]
-    return {
-        "images": [{"id": i, "file_name": n, "width": w, "height": h} for i, (n, w, h) in enumerate(rows, 1)],
-        "annotations": annotations,
-        "categories": [{"id": i, "name": name} for i, name in enumerate(classes, 1)],
-    }
-
-
-def cvat_text(images: list[Labeled], classes: Sequence[str]) -> str:
-    """Formats all images as "CVAT for images 1.1" XML, which has no place for scores."""
-    root = ET.Element("annotations")
-    _children(root, version="1.1")
-    task = ET.SubElement(ET.SubElement(root, "meta"), "task")
-    _children(task, size=len(images), mode="annotation")
-    labels = ET.SubElement(task, "labels")
-    for name in classes:
-        label = ET.SubElement(labels, "label")
-        _children(label, name=name)
-        attributes = ET.SubElement(label, "attributes")
-        if any(image.marks for image in images):
-            kind = {"name": "suspect", "mutable": "False", "input_type": "select"}
-            _children(ET.SubElement(attributes, "attribute"), **kind, default_value=MARKS[0], values="\n".join(MARKS))
-    for number, image in enumerate(images):
-        width, height = map(str, image.size)
-        node = ET.SubElement(root, "image", id=str(number), name=image.name, width=width, height=height)
-        marks = image.marks or [""] * len(image.boxes)
-        for (box, name, _), mark in zip(image.rows(classes), marks, strict=True):
-            corners = {key: f"{value:.2f}" for key, value in zip(("xtl", "ytl", "xbr", "ybr"), box, strict=True)}
-            one = ET.SubElement(node, "box", label=name, source="auto", occluded="0", **corners, z_order="0")
-            if mark:
-                ET.SubElement(one, "attribute", name="suspect").text = mark
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + _xml(root)
+    categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
+    return {"images": rows, "annotations": annotations, "categories": categories}
 
 
 def label_studio_task(image: Labeled, classes: Sequence[str], model: str) -> dict[str, Any]:
@@ -305,4 +252,4 @@ def label_studio_config(classes: Sequence[str]) -> str:
     labels = ET.SubElement(view, "RectangleLabels", name="label", toName="image")
     for name in classes:
         ET.SubElement(labels, "Label", value=name)
-    return _xml(view)
+    return xml_text(view)

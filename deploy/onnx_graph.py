@@ -1,35 +1,40 @@
 """What an exported file computes: a model with its pre- and post-processing, in operators that ONNX has."""
 
+from pathlib import Path
+from typing import Any, BinaryIO
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deploy.onnx_model import add_metadata
 from nets.model import DetectionModel
 from nets.postprocess import FAR, MAX_CANDIDATES
 
+OPSET = 18  # of ONNX: the one torch.onnx writes without converting afterwards
 NOTHING = -1.0  # score that means "no box", below every threshold
 
 
 @torch.library.custom_op("thaw::suppress", mutates_args=())
-def suppress(boxes: Tensor, scores: Tensor, nms_iou: Tensor, most: int) -> Tensor:
+def suppress(boxes: Tensor, scores: Tensor, nms_iou: Tensor, max_detections: int) -> Tensor:
     """NMS per class as an operator that PyTorch cannot run: the export replaces it by `suppress_in_onnx`.
 
     Boxes `[B, K, 4]` xyxy; scores `[B, C, K]`, NOTHING for classes that a box does not have; `nms_iou [1]`. Returns `[B, K]`
-    with 1 for boxes that are kept, at most `most` per class, and 0 for the others.
+    with 1 for boxes that are kept, at most `max_detections` per class, and 0 for the others.
     """
     raise NotImplementedError
 
 
 @suppress.register_fake
-def _(boxes: Tensor, scores: Tensor, nms_iou: Tensor, most: int) -> Tensor:
+def _(boxes: Tensor, scores: Tensor, nms_iou: Tensor, max_detections: int) -> Tensor:
     return boxes.new_empty(boxes.shape[:2])
 
 
-def suppress_in_onnx(boxes, scores, nms_iou, most: int):
+def suppress_in_onnx(boxes, scores, nms_iou, max_detections: int):
     """Builds `suppress` from operators of ONNX."""
     from onnxscript import opset18 as op
 
-    limit, threshold = op.Constant(value_ints=[most]), op.Constant(value_floats=[NOTHING / 2])
+    limit, threshold = op.Constant(value_ints=[max_detections]), op.Constant(value_floats=[NOTHING / 2])
     chosen = op.NonMaxSuppression(boxes, scores, limit, nms_iou, threshold)  # rows of image, class, box
     places = op.Gather(chosen, op.Constant(value_ints=[0, 2]), axis=1)
     ones = op.Expand(op.Constant(value_float=1.0), op.Shape(op.Gather(chosen, op.Constant(value_int=0), axis=1)))
@@ -55,18 +60,18 @@ TRANSLATIONS = {torch.ops.thaw.suppress.default: suppress_in_onnx, torch.ops.ate
 class DetectionGraph(nn.Module):
     """A model that outputs detections after NMS: as `DetectionModel.detections`, but in pixels of the input, and padded.
 
-    `uint8_input`: the images are uint8 `[B, H, W, 3]`, otherwise float32 `[B, 3, H, W]`. `most`: detections per image.
+    `uint8_input`: the images are uint8 `[B, H, W, 3]`, otherwise float32 `[B, 3, H, W]`. `max_detections`: per image.
     """
 
     outputs = ("boxes", "scores", "labels")
 
-    def __init__(self, model: DetectionModel, uint8_input: bool, most: int):
+    def __init__(self, model: DetectionModel, uint8_input: bool, max_detections: int):
         super().__init__()
-        self.model, self.uint8_input, self.most = model, uint8_input, most
+        self.model, self.uint8_input, self.max_detections = model, uint8_input, max_detections
 
     def forward(self, images: Tensor, confidence: Tensor, nms_iou: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Images and two thresholds `[1]` -> boxes `[B, most, 4]` xyxy in pixels of the input, scores and labels `[B, most]`,
-        best first. After the last detection, boxes and scores are 0 and labels -1. With n heads there are n * most."""
+        """Images and two thresholds `[1]` -> boxes `[B, N, 4]` xyxy in pixels of the input, scores and labels `[B, N]`,
+        best first. After the last detection, boxes and scores are 0 and labels -1. With n heads, N is n * max_detections."""
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
         heads = []
         for part in self.model.parts(self.model(images)):
@@ -76,7 +81,7 @@ class DetectionGraph(nn.Module):
         boxes, scores, labels = heads[0]
         if len(heads) > 1:
             boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
-            boxes, scores, labels = top(boxes, scores, labels, len(heads) * self.most)
+            boxes, scores, labels = top(boxes, scores, labels, len(heads) * self.max_detections)
         real = scores > NOTHING / 2
         return boxes.where(real[..., None], 0.0), scores.where(real, 0.0), labels.where(real, -1)
 
@@ -90,9 +95,9 @@ class DetectionGraph(nn.Module):
         scores = F.pad(scores.where(wanted, NOTHING), (0, MAX_CANDIDATES), value=NOTHING)
         boxes, scores, labels = top(boxes, scores, labels, MAX_CANDIDATES)
         own = labels[:, None] == torch.arange(num_classes, device=labels.device)[:, None]
-        kept = suppress(boxes.clamp(-FAR, FAR), scores[:, None].where(own, NOTHING), nms_iou, self.most)
+        kept = suppress(boxes.clamp(-FAR, FAR), scores[:, None].where(own, NOTHING), nms_iou, self.max_detections)
         scores = scores.where(kept > 0, NOTHING)
-        return top(boxes, scores, labels, self.most)
+        return top(boxes, scores, labels, self.max_detections)
 
 
 def top(boxes: Tensor, scores: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,9 +120,9 @@ class RawGraph(nn.Module):
             heads = [part.predictions for part in model.parts(model(torch.zeros(1, 3, *image_size)))]
         self.shapes, self.outputs = {}, []
         for field in heads[0]._fields:
-            for number, one in enumerate(heads):
+            for number, predictions in enumerate(heads):
                 suffix = f"_added{number}" if number else ""
-                self.shapes[field + suffix] = tuple(getattr(one, field).shape[2:])
+                self.shapes[field + suffix] = tuple(getattr(predictions, field).shape[2:])
                 self.outputs += [f"{field}_{stride}{suffix}" for stride in model.strides]
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -125,3 +130,57 @@ class RawGraph(nn.Module):
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
         levels = self.model.levels(self.model.features(images))
         return [x.float() for field in zip(*levels, strict=True) for x in field]
+
+
+def write(
+    file: BinaryIO | Path, model: DetectionModel, about: dict[str, Any], batch_size: int, uint8_input: bool
+) -> None:
+    """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it.
+
+    `about`: the metadata of the file, which are also the options of the export. `batch_size`: 0 for any number of images.
+    """
+    import onnx
+
+    model = (model.half() if about["half"] else model).cpu()
+    if about["outputs"] == "detections":
+        graph: DetectionGraph | RawGraph = DetectionGraph(model, uint8_input, about["max_detections"])
+        limits = {"confidence": about["confidence"], "nms_iou": about["nms_iou"]}
+    else:
+        graph = RawGraph(model, uint8_input, about["image_size"])
+        limits = {}
+        about = about | {"shapes": graph.shapes}
+    height, width = about["image_size"]
+    if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
+        height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
+    if uint8_input:
+        images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
+    else:
+        images = torch.zeros(batch_size or 2, 3, height, width)
+    program = torch.onnx.export(
+        graph.eval(),
+        (images, *(torch.tensor([value]) for value in limits.values())),
+        input_names=["images", *limits],
+        output_names=list(graph.outputs),
+        dynamic_shapes=(
+            dynamic_dimensions(batch_size == 0, about["dynamic_size"], uint8_input),
+            *(None for _ in limits),
+        ),
+        opset_version=OPSET,
+        custom_translation_table=TRANSLATIONS,
+        dynamo=True,
+        optimize=True,
+        verbose=False,
+    )
+    onnx.save(add_metadata(program.model_proto, limits, about), file)
+
+
+def dynamic_dimensions(any_number: bool, any_size: bool, uint8_input: bool) -> dict[int, Any] | None:
+    """Returns which dimensions of the images are not fixed in the file, None for none."""
+    dynamic: dict[int, Any] = {}
+    if any_number:
+        dynamic[0] = torch.export.Dim("batch", min=1, max=2**15)
+    if any_size:
+        rows, columns = (1, 2) if uint8_input else (2, 3)
+        dynamic[rows] = 32 * torch.export.Dim("rows", min=1, max=2**10)
+        dynamic[columns] = 32 * torch.export.Dim("columns", min=1, max=2**10)
+    return dynamic or None

@@ -15,7 +15,6 @@ from utils.file_checks import CheckpointError, fitting, validated
 from utils.images import into_original
 from utils.text import first_line
 
-MAX_BATCH = 4096  # images at a time
 VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
 REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence", "clip")
 
@@ -33,41 +32,20 @@ class OnnxModel:
         decoder: nets.DetectionModel | None = None,
         image_size: tuple[int, int] | None = None,
     ):
-        self._session = _open(Path(path))
-        self.about = _about(Path(path), _metadata(Path(path), self._session))
+        self.path, self._session = Path(path), _open(Path(path))
+        self._input = self._session.get_inputs()[0]
+        self.about = _about(self.path, self._session.get_modelmeta().custom_metadata_map)
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
-        self.path, self._input = Path(path), self._session.get_inputs()[0]
         self.added_counts = tuple(self.about.get("added", ()))  # files of earlier versions have none
         self.counts = (self.num_classes - sum(self.added_counts), *self.added_counts)  # classes of each head
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
                 self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.added_counts)
-        self._check_graph()
         height, width = self.about["image_size"]
         if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
             only = f"image_size={height},{width} only"
             raise ValueError(f"{path} was exported for {only}: leave it out, or export with dynamic_size=true")
-
-    def _check_graph(self) -> None:
-        """Raises CheckpointError unless inputs and outputs of the graph are those that the metadata promise."""
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        shape, uint8 = self._input.shape, self._input.type == "tensor(uint8)"
-        fixed = shape[1:3] if uint8 else shape[2:4]
-        # A side that is not fixed is its name, or None.
-        counts = self.counts[0] > 0
-        sizes = all(a in (b, None) or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
-        batch = len(shape) == 4 and (not isinstance(shape[0], int) or 1 <= shape[0] <= MAX_BATCH)
-        types = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
-        names = [one.name for one in inputs[1:]] in ([], ["confidence", "nms_iou"])
-        if self._decoder is None:
-            count = len(outputs) == 3
-        else:
-            count = len(outputs) > 0 and len(outputs) % self._decoder.num_levels == 0
-        if not (sizes and batch and types and names and count and counts):
-            raise CheckpointError(
-                f"{self.path}: inputs or outputs of its network do not fit its metadata: export it again"
-            )
 
     def __call__(self, images: Tensor) -> Any:
         """Images `[B, 3, H, W]`, 0-255 -> raw Predictions.
@@ -105,25 +83,22 @@ class OnnxModel:
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
         if class_agnostic:
             require_open_nms(self)
-        least = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
-        limits = {"confidence": least.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
-        boxes, scores, labels = self._run(predictions, limits)
-        if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
-            raise CheckpointError(f"{self.path} returns {list(boxes.shape)}, not boxes with scores: export it again")
-        keep = labels >= 0
-        if not (labels[keep] < self.num_classes).all() or not (
-            boxes[keep].isfinite().all() and scores[keep].isfinite().all()
-        ):
+        thresholds = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
+        inputs = {"confidence": thresholds.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
+        boxes, scores, labels = self._run(predictions, inputs)
+        if not (labels < self.num_classes).all() or not boxes.isfinite().all() or not scores.isfinite().all():
             raise CheckpointError(f"{self.path} returns unknown classes or boxes that are not finite: export it again")
-        boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
+        boxes = into_original(boxes, transforms.cpu()[:, None])
         if clip:
             boxes = clip_to_images(boxes, transforms.cpu())
-        keep &= scores >= least[labels.clamp(min=0)]
+        keep = (labels >= 0) & (scores >= thresholds[labels.clamp(min=0)])
         heads, first = [], 0
         for count in self.counts:  # the limit counts for each head, as in DetectionModel.detections
-            own = keep & (labels >= first) & (labels < first + count)
-            fields = (boxes, scores, labels)
-            heads.append([Detections(*(x[i][own[i]][:max_detections] for x in fields)) for i in range(len(own))])
+            chosen = keep & (labels >= first) & (labels < first + count)
+            images = []
+            for number, rows in enumerate(chosen):
+                images.append(Detections(*(field[number][rows][:max_detections] for field in (boxes, scores, labels))))
+            heads.append(images)
             first += count
         return joined(heads)
 
@@ -189,15 +164,6 @@ def _open(path: Path):
         raise CheckpointError(
             f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why}): export it again"
         ) from error
-
-
-def _metadata(path: Path, session) -> dict[str, str]:
-    """Returns the metadata of an open file. Raises CheckpointError if these, or names in the graph, are not text."""
-    try:
-        _ = [(one.name, one.shape) for one in (*session.get_inputs(), *session.get_outputs())]  # decoded when asked for
-        return session.get_modelmeta().custom_metadata_map
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} has names or metadata that are not text: export it again") from error
 
 
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:

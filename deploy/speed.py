@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen 
 IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
 
 
-def decoded(source: str | None, paths: Collection[str], read: Callable[[str], np.ndarray]) -> Iterator[np.ndarray]:
-    """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of a stream."""
-    if paths:
-        return map(read, itertools.cycle(paths))
-    return video.frames_of(video.open_video(source), 0)
+def decoded(images: Sequence[str], videos: Sequence[str], read: Callable[[str], np.ndarray]) -> Iterator[np.ndarray]:
+    """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of the first video."""
+    if images:
+        return map(read, itertools.cycle(images))
+    return video.Video(videos[0]).frames(0)
 
 
 def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float]:

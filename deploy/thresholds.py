@@ -7,13 +7,18 @@ import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import brief
-
-NAMED = 5  # classes that a message names
+from utils.text import brief, first_names
 
 
-def thresholds_of(loaded: Loaded, confidence: str) -> Tensor:
-    """Returns the threshold of each class, float32 [C]; classes without one get the common threshold. Raises ValueError."""
+def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
+    """Returns the confidence threshold, the one stored in the file for None, or for "per_class" those of the classes.
+
+    These are float32 [C]; classes without one get the common threshold. Raises ValueError for other words.
+    """
+    if confidence is None:
+        return loaded.confidence
+    if not isinstance(confidence, str):
+        return confidence
     if confidence != "per_class":
         raise ValueError(f"confidence={confidence}: write a number from 0 to 1, or per_class, or none")
     if not loaded.thresholds.keys() & set(loaded.classes):
@@ -24,13 +29,13 @@ def thresholds_of(loaded: Loaded, confidence: str) -> Tensor:
     return torch.tensor([loaded.thresholds.get(name, loaded.confidence) for name in loaded.classes])
 
 
-def only_classes(least: float | Tensor, classes: Sequence[str], only: str | Sequence[str] | None) -> float | Tensor:
-    """Returns thresholds that the classes other than `only` never reach, float32 [C]; None: all classes, `least` itself.
+def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | Sequence[str] | None) -> float | Tensor:
+    """Returns thresholds that the classes other than `only` never reach, float32 [C]; None: all classes, `threshold` itself.
 
     Raises ValueError for a name that is no class, with the nearest name.
     """
     if only is None:
-        return least
+        return threshold
     only = [only] if isinstance(only, str) else only
     for name in only:
         if name not in classes:
@@ -39,36 +44,34 @@ def only_classes(least: float | Tensor, classes: Sequence[str], only: str | Sequ
     if not only:
         raise ValueError("only= names no class: leave it out for all classes")
     wanted = torch.tensor([name in only for name in classes])
-    return torch.as_tensor(least, dtype=torch.float32).expand(len(classes)).where(wanted, torch.inf)
+    return torch.as_tensor(threshold, dtype=torch.float32).expand(len(classes)).where(wanted, torch.inf)
 
 
-def threshold_text(loaded: Loaded, least: float | Tensor) -> str:
-    """Explains the confidence thresholds in use for the console: which, why, and how to change them.
-
-    `least`: one threshold, or one for each class.
-    """
-    if isinstance(least, Tensor):
-        return _text_of_classes(loaded, least.tolist())
+def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
+    """Explains the confidence threshold in use, or those of the classes, for the console: which, why, and how to change it."""
+    if isinstance(threshold, Tensor):
+        return _text_of_classes(loaded, threshold.tolist())
     if loaded.path.suffix == ".onnx":
         why = "the default of the exported file"
     elif loaded.measured:
         why = "the best mean F1 of the classes on the validation data of this training"
     else:
         why = "the default for files without the best F1 of a validation"
-    own = "; confidence=per_class takes the best one of each class" if loaded.thresholds else ""
-    return (
-        f"confidence {least:g}: {why}. A lower one, as confidence={least / 2:.2g}, detects more, with more errors{own}"
-    )
+    text = f"confidence {threshold:g}: {why}. A lower one, as confidence={threshold / 2:.2g}, detects more, with more errors"
+    if loaded.thresholds:
+        text += "; confidence=per_class takes the best one of each class"
+    return text
 
 
-def _text_of_classes(loaded: Loaded, least: list[float]) -> str:
+def _text_of_classes(loaded: Loaded, thresholds: list[float]) -> str:
     """Explains the thresholds of all classes."""
-    rows = sorted(zip(least, loaded.classes, strict=True))
+    rows = sorted(zip(thresholds, loaded.classes, strict=True))
     (low, lowest), (high, highest) = rows[0], rows[-1]
     text = f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
     if others := [name for name in loaded.classes if name not in loaded.thresholds]:
-        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-        text += f"; the common {loaded.confidence:g} for {len(others)} without a correct detection there ({named})"
+        text += (
+            f"; the common {loaded.confidence:g} for classes without a correct detection there {first_names(others)}"
+        )
     return (
         f"{text}. A number, as confidence={low / 2:.2g}, is for all classes; a lower one detects more, with more errors"
     )

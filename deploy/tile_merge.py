@@ -39,7 +39,7 @@ def merge(
         if len(found) >= max_detections or first >= len(order):
             break
         first *= 4
-    found = sorted(found, key=lambda one: -one[1])[:max_detections]
+    found = sorted(found, key=lambda detection: -detection[1])[:max_detections]
     return (
         np.array([box for box, _, _ in found], boxes.dtype).reshape(-1, 4),
         np.array([score for _, score, _ in found], scores.dtype),

@@ -33,7 +33,7 @@ class TiledModel(nn.Module):
         first, sizes = 0, transforms[:, :2].int().tolist()
         while first < len(found):
             windows = self.tiles.windows(*sizes[first])
-            parts = [[x.numpy() for x in one] for one in found[first : first + len(windows)]]
+            parts = [[x.numpy() for x in window] for window in found[first : first + len(windows)]]
             found[first] = Detections(*map(torch.from_numpy, merged(parts, windows, limits)))
             rest = range(first + 1, first + len(windows))
             for row in rest:
@@ -44,9 +44,9 @@ class TiledModel(nn.Module):
 
 def on_cpu(detections: list[Detections]) -> list[Detections]:
     """Copies detections to the CPU, with one transfer per field instead of one per window."""
-    counts = [len(one.scores) for one in detections]
+    counts = [len(window.scores) for window in detections]
     fields = (torch.cat(field).cpu().split(counts) for field in zip(*detections, strict=True))
-    return [Detections(*one) for one in zip(*fields, strict=True)]
+    return [Detections(*window) for window in zip(*fields, strict=True)]
 
 
 class Window(NamedTuple):
@@ -84,17 +84,18 @@ def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> t
     A batch holds at most as many windows as it held images, or all windows of one image. If no image has tiles, the batches
     stay as they were.
     """
-    tiles, most = for_detection(tile, overlap), loader.batch_sampler.batch_size
-    batches, room = [], 0
+    tiles, batch_size = for_detection(tile, overlap), loader.batch_sampler.batch_size
+    batches: list[list[Any]] = []
+    room = 0
     for key in (key for batch in loader.batch_sampler for key in batch):
         height, width = loader.dataset.annotations.sizes[key.index].tolist()
         count = len(tiles.windows(width, height))
         if count > room:
             batches.append([])
-            room = most
+            room = batch_size
         batches[-1].append(key)
         room -= count
     options = ("num_workers", "collate_fn", "pin_memory", "persistent_workers", "worker_init_fn")
     kept = {name: getattr(loader, name) for name in options}
     windows = type(loader)(TiledDataset(loader.dataset, tiles), batch_sampler=batches, **kept)
-    return TiledModel(model, tiles, most), windows
+    return TiledModel(model, tiles, batch_size), windows

@@ -22,12 +22,10 @@ MAX_TILES = 4096  # per image
 class Tiles:
     """The layout of tiles: squares of `tile` x `tile` pixels, whose neighbors overlap by at least the fraction `overlap`."""
 
-    tile: int | None
+    tile: int
     overlap: float | None = None  # None: OVERLAP
 
     def __post_init__(self):
-        if self.tile is None:
-            raise ValueError(f"overlap={self.overlap} is for tiles: give their side in pixels too, as in tile=640")
         if not (isinstance(self.tile, int | np.integer) and self.tile >= MIN_TILE):
             raise ValueError(f"tile={self.tile}: it must be a whole number of pixels, at least {MIN_TILE}")
         if self.overlap is not None and not 0 <= self.overlap <= MAX_OVERLAP:
@@ -56,6 +54,8 @@ class Tiles:
 
 def for_detection(tile: int | None, overlap: float | None) -> Tiles:
     """Returns a layout of tiles whose detections can be merged. Raises ValueError for too little overlap."""
+    if tile is None:
+        raise ValueError(f"overlap={overlap} is for tiles: give their side in pixels too, as in tile=640")
     if overlap is not None and overlap < MIN_OVERLAP:
         raise ValueError(
             f"overlap={overlap}: the halves of an object that a tile border cuts could not be merged: at least "

@@ -8,7 +8,7 @@ from torch import Tensor
 from deploy.result import Result
 from utils.config import ConfigError
 
-WEAK = 0.1  # least score of a detection that may continue a track; new tracks need the confidence threshold
+WEAK = 0.1  # minimum score of a detection that may continue a track; new tracks need the confidence threshold
 NEW = -1  # the number of an object that was not detected in two frames yet
 
 
@@ -40,8 +40,8 @@ class Tracker:
 
     def update(self, result: Result) -> Result:
         """Returns the Result of the next frame with `tracks`, without weak detections that belong to no track."""
-        least = self._confidence if self._confidence.ndim == 0 else self._confidence[result.labels]
-        strong = result.scores >= least
+        threshold = self._confidence if self._confidence.ndim == 0 else self._confidence[result.labels]
+        strong = result.scores >= threshold
         rows = {"row": np.arange(len(result))}
         found = self._detections(result.boxes, confidence=strong.astype(np.float32), data=rows)
         tracked = self._tracker.update(found)

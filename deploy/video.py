@@ -2,10 +2,8 @@
 
 import itertools
 import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -19,39 +17,90 @@ from utils.text import brief
 WINDOW = 1280  # pixels of the longer side of a window at most
 AHEAD = 8  # frames that are read ahead of the network
 TRIES = 10_000  # reads that may fail in a row: at the end of a video, a read that fails takes microseconds
-MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
-MAX_BOXES = 1000  # of an MP4 file: a usual file has fewer than ten
 INDEXED = {".mp4", ".m4v", ".mov"}  # reading a damaged frame of these fails: their index has the place of every frame
 COUNTED = {".avi"}  # these announce the exact number of frames
+MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
 
 
-@dataclass
-class Frames:
-    """How many frames of a video were read."""
+class Video:
+    """An open video file, camera (its number) or stream (its address), whose frames are read once.
 
-    read: int = 0
-    damaged: int = 0  # frames that cannot be read, although later ones can
-    elapsed: int = 0  # frames that fit into the time up to the end of the last one that was read
+    `length`: the number of frames that a file announces, None if unknown, as for cameras. `rate`: frames per second, 25 if
+    unknown. Raises ValueError if OpenCV cannot read the source.
+    """
+
+    def __init__(self, source: str):
+        source = mirror.copied(source)
+        self.source, self._capture = source, _open(source)
+        length = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        self.length = length if length > 0 else None
+        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25
+        self.count = 0  # frames that were read
+        self.damaged = 0  # frames that cannot be read, although later ones can
+        self.elapsed = 0  # frames that fit into the time up to the end of the last one that was read
+
+    def frames(self, ahead: int) -> Generator[np.ndarray]:
+        """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `ahead` frames in advance.
+
+        Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
+        """
+        failed = 0
+
+        def read(_) -> tuple[bool, np.ndarray, float]:
+            return *self._capture.read(), self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+
+        try:
+            with closing(prefetch(read, itertools.count(), ahead)) as reads:
+                for complete, frame, seconds in reads:
+                    if complete:
+                        self.count, self.damaged, failed = self.count + 1, self.damaged + failed, 0
+                        self.elapsed = round(seconds * self.rate) + 1
+                        yield frame
+                        continue
+                    failed += 1
+                    if failed > TRIES or self.count + self.damaged + failed > (self.length or 0):
+                        return
+        finally:
+            self._capture.release()
+
+    def check(self) -> str:
+        """Returns a warning if the file announces more frames than were read, "" otherwise.
+
+        Raises ValueError if no frame was read, if some are damaged, or if more than the last second is missing: the length of
+        a container may be the length of the sound.
+        """
+        if not self.count:
+            raise ValueError(f"source={brief(self.source)}: no frame could be read; {fix_of(self.source)}")
+        if self.length is None or self.count >= self.length:
+            return ""
+        suffix = Path(self.source).suffix.lower()
+        has_gap = suffix not in INDEXED and self.elapsed - self.count > 1  # one frame more or less is rounding
+        lost = f"{self.source}: {self.count:,} of {self.length:,} frames were read"
+        if self.damaged or has_gap or suffix in COUNTED or self.length - self.count > self.rate:
+            fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
+            raise ValueError(
+                f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}"
+            )
+        return f"WARNING: {lost}: its end may be damaged"
 
 
-def open_video(source: str) -> cv2.VideoCapture:
-    """Opens a video file, a camera (its number) or the address of a stream. Raises ValueError if OpenCV cannot read it."""
-    source = mirror.copied(source)
-    address, there = "://" in source, os.path.isfile(source)
-    camera = source.isdecimal() and not there
-    if not (camera or address or there):
+def _open(source: str) -> cv2.VideoCapture:
+    """Opens a video file, a camera or a stream. Raises ValueError if OpenCV cannot read it."""
+    is_address, is_file = "://" in source, os.path.isfile(source)
+    is_camera = source.isdecimal() and not is_file
+    if not (is_camera or is_address or is_file):
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
-    if camera and int(source) > MAX_CAMERA:
+    if is_camera and int(source) > MAX_CAMERA:
         raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
     set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
     level = set_log_level(0)  # silent: OpenCV prints a page about what the error below has in a line
     try:
-        video = cv2.VideoCapture(int(source) if camera else source)
+        capture = cv2.VideoCapture(int(source) if is_camera else source)
     finally:
         set_log_level(level)
-    if not video.isOpened():
+    if not capture.isOpened():
         raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
-    return video
+    return capture
 
 
 def fix_of(source: str) -> str:
@@ -61,99 +110,19 @@ def fix_of(source: str) -> str:
             return "download the image first, and give its file"
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):
-        if int(source) == 0:
-            return "connect a camera, end other programs that use it, or try source=1 for a second one"
-        return "try another camera number, such as 0"
-    if os.path.isfile(source) and is_incomplete(source):
-        return "the file is incomplete: copy or download it again"
-    return "convert it: ffmpeg -i SOURCE out.mp4; if it does not play elsewhere either, get another copy"
+        return "connect the camera, end other programs that use it, or give the number of another one"
+    return "get another copy, which may be complete, or if it plays elsewhere, convert it: ffmpeg -i SOURCE out.mp4"
 
 
-def is_incomplete(path: str) -> bool:
-    """Returns whether a file is empty, or an MP4 or MOV file that ends early. Often, its index (the box "moov") is missing."""
-    size, at, kinds = os.path.getsize(path), 0, []
-    with open(path, "rb") as file:
-        while at < size and len(kinds) < MAX_BOXES:
-            file.seek(at)
-            head = file.read(16)
-            length, kind = struct.unpack(">I4s", head[:8].ljust(8, b"\0"))
-            kinds.append(kind)
-            if kinds[0] != b"ftyp":
-                return False  # of another format
-            if length == 1:  # the length has 64 bits
-                length = int.from_bytes(head[8:], "big")
-            if length < 8:  # the box ends with the file, or there are zeros in place of a box
-                break
-            at += length
-    return at > size or b"moov" not in kinds
-
-
-def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -> Iterator[np.ndarray]:
-    """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `most` frames ahead, and `count` counts the frames.
-
-    Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
-    """
-    announced, per_second, failed = length(video) or 0, rate(video), 0
-    count = Frames() if count is None else count
-
-    def read(_) -> tuple[bool, np.ndarray | None, float]:
-        return *video.read(), video.get(cv2.CAP_PROP_POS_MSEC) / 1000
-
-    try:
-        with closing(prefetch(read, itertools.count(), most)) as reads:
-            for complete, frame, seconds in reads:
-                if complete:
-                    count.read, count.damaged, failed = count.read + 1, count.damaged + failed, 0
-                    count.elapsed = round(seconds * per_second) + 1
-                    yield frame
-                    continue
-                failed += 1
-                if failed > TRIES or count.read + count.damaged + failed > announced:
-                    return
-    finally:
-        video.release()
-
-
-def read_frames(source: str, most: int) -> Iterator[np.ndarray]:
-    """Opens a video and yields its frames uint8 [H, W, 3] BGR, up to `most` of which a thread reads ahead.
+def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
+    """Opens a video and yields its frames uint8 [H, W, 3] BGR, up to `ahead` of which a thread reads in advance.
 
     Raises ValueError for a video that cannot be opened, and after its last frame for one that is damaged.
     """
-    capture, count = open_video(source), Frames()
-    announced, per_second = length(capture), rate(capture)
-    yield from frames_of(capture, most, count)
-    if warning := require_frames(source, count, announced, per_second):
+    video = Video(source)
+    yield from video.frames(ahead)
+    if warning := video.check():
         print(warning)
-
-
-def require_frames(source: str, count: Frames, announced: int | None, rate: float) -> str:
-    """Returns a warning if a video has fewer frames than its file announces, "" otherwise.
-
-    Raises ValueError for a video without frames, with lost ones, or without more than its last second: the length of a
-    container may be the length of the sound.
-    """
-    if not count.read:
-        raise ValueError(f"source={brief(source)}: no frame could be read; {fix_of(source)}")
-    if not announced or count.read >= announced:
-        return ""
-    lost = f"{source}: {count.read:,} of {announced:,} frames were read"
-    suffix = Path(source).suffix.lower()
-    gap = suffix not in INDEXED and count.elapsed - count.read > 1  # one frame more or less is rounding
-    if count.damaged or gap or suffix in COUNTED or announced - count.read > rate:
-        fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
-        raise ValueError(f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}")
-    return f"WARNING: {lost}: its end may be damaged"
-
-
-def length(video: cv2.VideoCapture) -> int | None:
-    """Number of frames; None if unknown, as for cameras."""
-    count = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
-    return count if count > 0 else None
-
-
-def rate(video: cv2.VideoCapture) -> float:
-    """Frames per second; 25 if unknown."""
-    return video.get(cv2.CAP_PROP_FPS) or 25
 
 
 @contextmanager
@@ -178,7 +147,7 @@ def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
     """Opens a video file for frames of `shape` = (height, width, ...). Raises ValueError if OpenCV cannot write it."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, shape[1::-1])
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, shape[1::-1])
     if not writer.isOpened():
         raise ValueError(f"{path}: this OpenCV cannot write videos; use save=false")
     return writer

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from deploy.inputs import is_web_address
+from deploy.label_files import Labeled, LabelFiles
+from deploy.result import Result
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
 from utils.text import amount, first_of
@@ -57,12 +59,11 @@ class DetectionsFile:
 
 
 class Results:
-    """Writes the detections of images or frames as they come: detections.json, crops and other files.
+    """Writes the detections of images or frames as they come: detections.json, crops, tracks and label files.
 
     `open_folder` creates the folder of the results and returns it. It is called for the first image, so that a source without
-    images leaves no folder. `category_ids`: of the labels in the JSON. `writers`: folder -> what writes into it, such as a
-    `deploy.label_files.LabelFiles`. `keep`: writes frames and images of web addresses to the folder images, so that label files
-    have an image file.
+    images leaves no folder. `category_ids`: of the labels in the JSON. With `labels`, frames and images of web addresses are
+    written to the folder images, so that label files have an image file.
     """
 
     def __init__(
@@ -71,15 +72,14 @@ class Results:
         classes: Sequence[str],
         category_ids: Sequence[int],
         crops: bool = False,
-        writers=(),
-        keep: bool = False,
+        labels: LabelFiles | None = None,
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
-        self.crops, self.writers, self.keep = crops, dict(writers), keep
+        self.crops, self.labels = crops, labels
         self.crop_folders = crop_folders(classes)
         self.unread: list[str] = []  # messages about images that cannot be read
-        self.counts: Counter = Counter()  # detections per class
-        self.images_with: Counter = Counter()  # images per class with a detection of it
+        self.counts: Counter[str] = Counter()  # detections per class
+        self.images_with: Counter[str] = Counter()  # images per class with a detection of it
         self.track_classes: dict[tuple[str, int], str] = {}  # video and number of a track -> its first class
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.images, self.begin = 0, time.perf_counter()
@@ -93,40 +93,48 @@ class Results:
     def _detections(self) -> DetectionsFile:
         return DetectionsFile(self.folder / "detections.json")
 
-    def add(self, image: np.ndarray, result, name: str, path: str, frame: int | None = None) -> None:
+    def add(self, image: np.ndarray, result: Result, name: str, path: str, frame: int | None = None) -> None:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
         self.images += 1
         self.counts.update(result.names)
         self.images_with.update(set(result.names))
-        origin, crop_name, image_name = {"file_name": name.replace(os.sep, "/")}, name, name
-        if frame is not None:
-            origin["frame"] = frame
-            crop_name = f"{name}_{frame:06}"
-            image_name = f"{crop_name}.jpg"
-        boxes = result.boxes.astype(np.float64)
-        rows = zip(xyxy_to_xywh(boxes).tolist(), result.scores.tolist(), result.labels, result.names, strict=True)
-        entries = []
-        for box, score, label, word in rows:
-            category = int(self.category_ids[label])
-            entry = {"image_id": self.images, "category_id": category, "bbox": box, "score": score, "class": word}
-            entries.append(entry | origin)
+        entries = self._entries(result, name, frame)
         if result.tracks is not None:
-            entries = [e | {"track_id": track} for e, track in zip(entries, result.tracks.tolist(), strict=True)]
             self._add_tracks(name, frame or 0, entries)
         self._detections.add(entries)
         height, width = image.shape[:2]
-        boxes = clip(boxes, width, height)
+        boxes = clip(result.boxes.astype(np.float64), width, height)
         inside = area(boxes) > 0
         boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
+        if frame is not None:
+            name = f"{name}_{frame:06}"
         if self.crops:
-            self._write_crops(Path(crop_name), image, boxes, labels)
-        is_kept = self.keep and self.writers["labels"].takes(boxes)
-        if is_kept and (frame is not None or is_web_address(path)):
-            image_name = writable_name(image_name)
-            path = str(self.folder / "images" / image_name)
+            self._write_crops(Path(name), image, boxes, labels)
+        if self.labels is None:
+            return
+        if frame is not None:
+            name += ".jpg"
+        if self.labels.takes(boxes) and (frame is not None or is_web_address(path)):
+            name = image_name(name)
+            path = str(self.folder / "images" / name)
             write_image(path, image)
-        for inner, writer in self.writers.items():
-            writer.add(self.folder / inner, image_name, path, boxes, labels, scores, image)
+        labeled = Labeled(name.replace(os.sep, "/"), path, (width, height), boxes, labels, scores)
+        self.labels.add(self.folder / "labels", labeled)
+
+    def _entries(self, result: Result, name: str, frame: int | None) -> list[dict]:
+        """Returns the detections of an image as rows of the JSON."""
+        of_image: dict[str, str | int] = {"file_name": name.replace(os.sep, "/")}
+        if frame is not None:
+            of_image["frame"] = frame
+        boxes, scores = xyxy_to_xywh(result.boxes.astype(np.float64)).tolist(), result.scores.tolist()
+        entries = []
+        for number, (box, score, label) in enumerate(zip(boxes, scores, result.labels, strict=True)):
+            entry = {"image_id": self.images, "category_id": int(self.category_ids[label]), "bbox": box, "score": score}
+            entry |= {"class": result.names[number], **of_image}
+            if result.tracks is not None:
+                entry["track_id"] = int(result.tracks[number])
+            entries.append(entry)
+        return entries
 
     def _add_tracks(self, name: str, frame: int, entries: Sequence[dict]) -> None:
         """Appends the tracked objects of a frame to the file of the video, in the text format of the MOT challenge."""
@@ -153,11 +161,16 @@ class Results:
         if not self.images:
             return ""
         self._detections.close()
-        for inner, writer in self.writers.items():
-            writer.finish(self.folder / inner)
+        if self.labels:
+            self.labels.finish(self.folder / "labels")
         seconds = (time.perf_counter() - self.begin) / self.images
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
-        lines = [speed, f"detected: {self._counts()}", *self._track_counts(), str(self.folder)]
+        lines = [speed, f"detected: {self._counts()}"]
+        if self.tracked:
+            lines.append(f"tracked: {self._track_counts()}")
+        if self.labels:
+            lines += self.labels.summary(self.folder / "labels", self.images)
+        lines.append(str(self.folder))
         if self.unread:
             failed = f"{amount(len(self.unread), 'image')} could not be read or written:"
             lines = [failed, *first_of(self.unread, SHOWN), *lines]
@@ -172,21 +185,31 @@ class Results:
             counts.append("...")
         return ", ".join(counts) or "nothing"
 
-    def _track_counts(self) -> list[str]:
-        """Returns a line with the number of tracks of the most frequent classes, nothing if nothing was tracked.
-
-        A track counts for the class of its first detection with a number."""
-        if not self.tracked:
-            return []
+    def _track_counts(self) -> str:
+        """Returns the number of tracks, and of the most frequent classes: a track counts for the class it began with."""
         counts = Counter(self.track_classes.values())
-        named = [f"{count:,} {name}" for name, count in counts.most_common(SHOWN)] + ["..."] * (len(counts) > SHOWN)
-        shown = f" ({', '.join(named)})" if named else ""
-        return [f"tracked: {amount(len(self.track_classes), 'object')}{shown}"]
+        named = ", ".join(f"{count:,} {name}" for name, count in counts.most_common(SHOWN))
+        return f"{amount(len(self.track_classes), 'object')} ({named or 'none'})"
 
 
-def writable_name(name: str) -> str:
-    """Returns the name under which an image is written: with .png behind it if its format is not written."""
-    return name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"
+def image_name(name: str, others: Collection[str] = ()) -> str:
+    """Returns the name under which an image is written; `others`: names of images that must not be replaced."""
+    return _output_name(name, WRITABLE, ".png", others)
+
+
+def video_name(name: str, others: Collection[str]) -> str:
+    """Returns the name under which a video is written; `others`: names of videos that must not be replaced."""
+    return _output_name(name, {".mp4"}, ".mp4", others)
+
+
+def _output_name(name: str, writable: Collection[str], suffix: str, others: Collection[str]) -> str:
+    """Returns a name with `suffix` behind it if its format is not written, more than once if it is among `others`."""
+    if Path(name).suffix.lower() in writable:
+        return name
+    output = name + suffix
+    while output in others:  # g.gif next to g.gif.png
+        output += suffix
+    return output
 
 
 def crop_folders(classes: Sequence[str]) -> list[str]:

@@ -15,9 +15,9 @@ def result(boxes, labels):
     return Result(boxes, scores, np.array(labels, np.int64), tuple(CLASSES[label] for label in labels))
 
 
-def collect(folder, writers=(), crops=False):
+def collect(folder, labels=None, crops=False):
     """Two images with one name in two folders; one box lies outside of its image, another one partly."""
-    results = Results(lambda: folder / "out", CLASSES, (7, 90), crops, writers)
+    results = Results(lambda: folder / "out", CLASSES, (7, 90), crops, labels)
     (folder / "out").mkdir()
     for place, boxes, labels in (
         ("x", [[10.25, 20, 30, 50.5], [-5, 0, 200, 9]], [0, 1]),

@@ -16,13 +16,12 @@ from refused import mentions, refused, told
 import evaluate
 import predict
 from datasets.formats.read import read
-from deploy import speed, video
-from deploy.detector import Detector, Result
+from deploy import predictor, sources, speed, video
+from deploy.detector import Detector
 from deploy.inputs import is_source
 from deploy.load import is_checkpoint
-from predict import Config, find_files, is_live, is_stream, main
+from predict import Config, main
 from utils.config import ConfigError, override
-from utils.file_checks import CheckpointError
 from utils.images import read_image
 
 
@@ -72,29 +71,17 @@ def test_pattern_over_two_folders_keeps_the_folders(weights, tmp_path):
     assert names_in(tmp_path / "out") == ["detections.json", "x/a.jpg", "y/a.jpg"]
 
 
-def test_a_file_with_brackets_in_its_name_is_a_file_not_a_pattern(tmp_path):
-    write_noise(tmp_path / "a[1].jpg")
-    assert find_files(str(tmp_path / "a[1].jpg"), None).images == {"a[1].jpg": str(tmp_path / "a[1].jpg")}
-
-
-def test_formats_that_cannot_be_written_are_drawn_as_png(weights, tmp_path):
-    write_noise(tmp_path / "in/a.gif")
-    run(weights, tmp_path / "in", tmp_path / "out")
-    assert names_in(tmp_path / "out") == ["a.gif.png", "detections.json"]
-
-
 def test_no_drawn_image_replaces_another(weights, tmp_path):
     names = ["a.gif", "a.gif.png", "a.gif.png.png", "b.png", "b.png.jpg"]
     for seed, name in enumerate(names):
         write_noise(tmp_path / "in" / name, seed, width=64 + 2 * seed)
-    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.0, heatmap=True)
+    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.0)
     drawn = {
         name: read_image(str(tmp_path / "out" / name)).shape[1]
         for name in names_in(tmp_path / "out")
         if "/" not in name and name != "detections.json"
     }
     assert drawn == {"a.gif.png.png.png": 64, "a.gif.png": 66, "a.gif.png.png": 68, "b.png": 70, "b.png.jpg": 72}
-    assert len(names_in(tmp_path / "out" / "heatmaps")) == len(names)
 
 
 def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):
@@ -120,13 +107,6 @@ def test_results_may_be_above_the_source_folder(weights, tmp_path):
     assert names_in(tmp_path / "data") == ["a.png", "detections.json", "images/a.png"]
 
 
-def test_a_folder_whose_name_is_a_number_is_no_camera(weights, tmp_path, monkeypatch):
-    write_noise(tmp_path / "2024/a.png")
-    monkeypatch.chdir(tmp_path)
-    run(weights, "2024", tmp_path / "out")
-    assert names_in(tmp_path / "out") == ["a.png", "detections.json"]
-
-
 def test_results_inside_the_source_folder_are_not_predicted_again(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     for _ in range(2):
@@ -140,14 +120,6 @@ def test_without_output_every_run_has_a_new_folder(weights, tmp_path, monkeypatc
     folders = [run(weights, tmp_path / "in", None) for _ in range(2)]
     assert len(set(folders)) == 2 and all((folder / "a.png").exists() for folder in folders)
     assert folders[0].parent == Path("runs") and folders[0].name.startswith("predict-")
-
-
-def test_a_folder_that_is_not_empty_is_reported(weights, tmp_path, capsys):
-    write_noise(tmp_path / "in/a.png")
-    run(weights, tmp_path / "in", tmp_path / "out")
-    assert "replaced" not in capsys.readouterr().out
-    run(weights, tmp_path / "in", tmp_path / "out")
-    assert "replaced" in capsys.readouterr().out
 
 
 def test_predict_equals_evaluate(weights, painted, tmp_path):
@@ -166,26 +138,6 @@ def test_predict_equals_evaluate(weights, painted, tmp_path):
     np.testing.assert_allclose([row[2:] for row in wanted], [row[2:] for row in got], atol=1e-2)
 
 
-def test_results_do_not_depend_on_the_batch_size(weights, painted, tmp_path):
-    painted(7, "val")
-    results = []
-    for size in (1, 3):
-        run(weights, tmp_path / "val_*.png", tmp_path / f"out{size}", batch_size=size)
-        results.append(entries(tmp_path / f"out{size}"))
-    assert [e["file_name"] for e in results[0]] == [e["file_name"] for e in results[1]] and len(results[0]) > 7
-    np.testing.assert_allclose(*([e["bbox"] for e in result] for result in results), atol=1e-2)
-
-
-def test_the_exif_orientation_is_applied(weights, tmp_path):
-
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    image = write_noise(tmp_path / "flat.png", height=40, width=90)
-    Image.fromarray(image[..., ::-1]).save(tmp_path / "turned.jpg", exif=exif)
-    run(weights, tmp_path / "turned.jpg", tmp_path / "out")
-    assert read_image(str(tmp_path / "out/turned.jpg")).shape == (90, 40, 3)
-
-
 def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_path, capsys):
     for number in range(5):
         write_noise(tmp_path / f"in/{number}.png", number)
@@ -194,12 +146,6 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
     assert names_in(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
     told(capsys.readouterr().out, "1 image could", "2.png")
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
-
-
-def test_only_broken_images_are_an_error(weights, tmp_path):
-    (tmp_path / "a.png").write_bytes(b"no image")
-    with refused(ValueError, tmp_path / "a.png"):
-        run(weights, tmp_path / "a.png", tmp_path / "out")
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere.jpg", "*.jpg", "empty"])
@@ -211,17 +157,11 @@ def test_a_source_without_images_is_an_error_that_names_the_folder(weights, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_checkpoint_is_an_error_that_names_the_alternatives(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with refused(CheckpointError, "python train.py", "checkpoint=FILE", "model=yolox_s"):
-        main(Config(source="a.jpg"))
-
-
 def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "runs/a/best.pt", val=str(painted(20, "val")))
     folder = main(Config(device="cpu", confidence=0.6))
-    assert len(list(folder.glob("val_*.png"))) == predict.EXAMPLES
+    assert len(list(folder.glob("val_*.png"))) == sources.EXAMPLES
 
 
 def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_path, monkeypatch):
@@ -238,24 +178,6 @@ def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_pat
         override(Config(), ["mask", "a.png"], words)
 
 
-@pytest.mark.parametrize("source", ["99999999999", "http://127.0.0.1:9/a.jpg"])
-def test_a_camera_or_an_address_that_cannot_be_opened_leaves_no_results(weights, tmp_path, source):
-    with refused(ValueError, source):
-        run(weights, source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_source_is_needed_without_validation_images(weights):
-    with refused(ValueError, "source="):
-        run(weights, None, None)
-
-
-def test_save_false_writes_boxes_only(weights, tmp_path):
-    write_noise(tmp_path / "in/a.png")
-    run(weights, tmp_path / "in", tmp_path / "out", save=False)
-    assert names_in(tmp_path / "out") == ["detections.json"]
-
-
 def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     run(weights, tmp_path / "in/a.png", tmp_path / "out", crops=True, labels="txt")
@@ -263,46 +185,6 @@ def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
     assert data.path(0) == str(tmp_path / "in/a.png") and data.classes == ("red", "blue")
     crops = [name for name in names_in(tmp_path / "out") if name.startswith("crops/")]
     assert len(crops) == len(data.boxes) > 0
-
-
-@pytest.mark.parametrize(
-    "kind, name", [("yolo", "a.txt"), ("voc", "a.xml"), ("coco", "coco.json"), ("cvat", "cvat.xml")]
-)
-def test_label_files_are_named_after_their_images(weights, tmp_path, kind, name):
-    write_noise(tmp_path / "in/a.png")
-    run(weights, tmp_path / "in", tmp_path / "out", labels=kind)
-    assert names_in(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", f"labels/{name}"])
-
-
-def test_images_that_would_share_a_label_file_are_refused(weights, tmp_path):
-    for name in ("a.png", "a.jpg"):
-        write_noise(tmp_path / "in" / name)
-    with refused(ValueError, "a.*"):
-        run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
-    with refused(ConfigError, "labels=csv", "none, labelstudio, cvat, coco, yolo, yolo_scores, voc, txt"):
-        run(weights, tmp_path / "in", tmp_path / "out", labels="csv")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "source, stream, live",
-    [
-        ("0", True, True),
-        ("rtsp://camera/1", True, True),
-        ("a b.MP4", True, False),
-        ("a.jpg", False, False),
-        ("folder", False, False),
-        ("12.jpg", False, False),
-        ("in/*.jpg", False, False),
-    ],
-)
-def test_cameras_addresses_and_video_files_are_streams(source, stream, live):
-    assert (is_stream(source), is_live(source)) == (stream, live)
-
-
-def test_a_folder_named_like_a_video_is_a_folder(tmp_path):
-    (tmp_path / "a.mp4").mkdir()
-    assert not is_stream(str(tmp_path / "a.mp4"))
 
 
 @pytest.fixture
@@ -331,12 +213,6 @@ def test_a_video_is_recognized_by_its_contents(weights, film, tmp_path, name):
     assert {entry["frame"] for entry in entries(tmp_path / "out")} == set(range(5))
 
 
-def test_an_image_with_the_suffix_of_a_video_is_an_image(weights, tmp_path):
-    write_noise(tmp_path / "a.mp4")
-    run(weights, tmp_path / "a.mp4", tmp_path / "out")
-    assert names_in(tmp_path / "out") == ["a.mp4.png", "detections.json"]
-
-
 def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted_or_named(
     weights, film, tmp_path, capsys
 ):
@@ -359,24 +235,6 @@ def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted
     assert "code.ts" not in printed
 
 
-def test_videos_next_to_images_have_labels_for_each_frame(weights, film, tmp_path):
-    write_noise(tmp_path / "in/a.png")
-    film.rename(tmp_path / "in/b.mp4")
-    run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
-    frames = [f"b.mp4_{number:06}" for number in range(5)]
-    assert names_in(tmp_path / "out") == sorted(
-        ["a.png", "b.mp4", "detections.json", "labels/a.txt", "labels/classes.txt"]
-        + [f"images/{frame}.jpg" for frame in frames]
-        + [f"labels/{frame}.txt" for frame in frames]
-    )
-
-
-def test_a_folder_with_images_that_are_not_read_is_an_error_that_names_them(weights, tmp_path):
-    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
-    with pytest.raises(ValueError, match=r"phone\.heic"):
-        run(weights, tmp_path, tmp_path / "out")
-
-
 def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_damage(weights, tmp_path, capsys):
     noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     with video.writing(lambda: tmp_path / "film.mp4", 10) as write:
@@ -394,9 +252,7 @@ def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_
     assert f"{len(frames)} images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "x" * 5000 + ".mp4", "no.mp4", "bad.mp4"]
-)
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "no.mp4", "bad.mp4"])
 def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
     weights, tmp_path, monkeypatch, capsys, source
 ):
@@ -426,37 +282,17 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tm
 
 
 def frames_in(path):
-    return list(video.frames_of(video.open_video(str(path)), 0))
+    return list(video.Video(str(path)).frames(0))
 
 
 def test_threads_change_neither_the_video_nor_the_boxes(weights, film, tmp_path, monkeypatch):
     for name, most in (("threads", 8), ("in turn", 0)):
         monkeypatch.setattr(video, "AHEAD", most)
-        monkeypatch.setattr(predict, "BEHIND", most)
+        monkeypatch.setattr(predictor, "BEHIND", most)
         run(weights, film, tmp_path / name, batch_size=2, confidence=0.3)
     assert entries(tmp_path / "threads") == entries(tmp_path / "in turn")
     pairs = zip(*(frames_in(tmp_path / name / "film.mp4") for name in ("threads", "in turn")), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
-
-
-@pytest.mark.parametrize("where", ["open", "write"])
-def test_a_failing_writer_ends_the_video_with_its_error(weights, film, tmp_path, monkeypatch, where):
-    threads, released = threading.active_count(), []
-
-    class Full:
-        def write(self, image):
-            raise OSError("full")
-
-        def release(self):
-            released.append(1)
-
-    def fail(*args):
-        raise ValueError("full")
-
-    monkeypatch.setattr(video, "open_writer", fail if where == "open" else lambda *_: Full())
-    with pytest.raises((OSError, ValueError), match="full"):
-        run(weights, film, tmp_path / "out", batch_size=1)
-    assert threading.active_count() == threads and (where == "open" or released)
 
 
 def test_ctrl_c_in_a_video_keeps_the_frames_and_boxes_before_it(weights, film, tmp_path, monkeypatch, capsys):
@@ -493,20 +329,21 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
 
 
-def test_an_image_that_cannot_be_written_is_an_error(weights, tmp_path, monkeypatch):
+def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detected(weights, tmp_path, monkeypatch):
     for number in range(6):
         write_noise(tmp_path / f"in/{number}.png", number)
-    write, threads = predict.write_image, threading.active_count()
+    write, threads = predictor.write_image, threading.active_count()
 
     def full(path, image):
         if path.name == "2.png":
             raise OSError("full")
         write(path, image)
 
-    monkeypatch.setattr(predict, "write_image", full)
+    monkeypatch.setattr(predictor, "write_image", full)
     with pytest.raises(OSError, match="full"):
         run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
     assert threading.active_count() == threads and (tmp_path / "out/1.png").is_file()
+    assert {"0.png", "1.png"} <= {entry["file_name"] for entry in entries(tmp_path / "out")}
 
 
 def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypatch):
@@ -538,16 +375,6 @@ def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film
     assert names_in(tmp_path) == before
 
 
-def test_the_speed_of_a_video_that_is_too_short_is_an_error(weights, film):
-    with refused(ValueError, "speed=true", "16 images", "batch_size="):
-        run(weights, film, None, speed=True)
-
-
-def test_constants_are_overridden_by_name():
-    cfg = override(Config(), ["checkpoint=a.pt", "source=0", "output=o", "confidence=.25", "show=true"])
-    assert (cfg.checkpoint, cfg.source, cfg.output, cfg.confidence, cfg.show) == ("a.pt", "0", "o", 0.25, True)
-
-
 def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
     main(
         Config(
@@ -571,22 +398,3 @@ def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, t
     names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
     assert names == {"x" * 251 + ".ppm", "y.png"} and (folder / "y.png").is_file()
     told(capsys.readouterr().out, "x" * 251 + ".ppm")
-
-
-def test_an_error_in_the_middle_keeps_what_was_detected(weights, tmp_path, monkeypatch):
-    (tmp_path / "in").mkdir()
-    for number in range(4):
-        Image.new("RGB", (60, 40), (number * 50, 9, 99)).save(tmp_path / "in" / f"{number}.png")
-    draw = Result.draw
-
-    def failing(result):
-        if result.image[0, 0, 2] > 90:
-            raise RuntimeError("no more")
-        return draw(result)
-
-    monkeypatch.setattr(Result, "draw", failing)
-    with pytest.raises(RuntimeError, match="no more"):
-        main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu", confidence=0.01))
-    assert {"0.png", "1.png"} <= {
-        row["file_name"] for row in json.loads((tmp_path / "out/detections.json").read_text())
-    }

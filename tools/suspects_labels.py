@@ -1,6 +1,8 @@
 """Writes images with suspects for Label Studio and CVAT: their labels, and what the models propose."""
 
 import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +11,18 @@ from datasets.store import Annotations
 from deploy.label_files import (
     NOT_IN_XML,
     Labeled,
-    cvat_text,
+    add_children,
     label_studio_boxes,
     label_studio_config,
     label_studio_task,
+    xml_text,
 )
 from tools.disagreement import Suspect
 from utils.boxes import clip
 from utils.outputs import write_all
 
 MODEL = "tools.suspects"  # the name of the predictions in Label Studio
+MARKS = ("no", "missing", "wrong", "loose", "doubled", "proposal")  # values of the attribute `suspect` of CVAT
 
 
 def write_label_files(
@@ -41,7 +45,7 @@ def write_label_files(
             del box["score"]
         tasks.append(task | {"annotations": [{"result": present}]})
         boxes, labels, scores, marks = with_proposals(data, index, found)
-        marked.append(labeled(data, index, names[index], boxes, labels, scores)._replace(marks=marks))
+        marked.append((labeled(data, index, names[index], boxes, labels, scores), marks))
     notes = []
     texts = {folder / "labelstudio.json": json.dumps(tasks, ensure_ascii=False)}
     texts[folder / "labelstudio.xml"] = label_studio_config(data.classes)
@@ -106,3 +110,26 @@ def with_proposals(
     labels = np.append(labels[~crowd], [one.proposal.label for one in proposals]).astype(int)
     words = ["missing" if one.kind == "missing" else "proposal" for one in proposals]
     return boxes, labels, np.ones(len(boxes)), [*marks[~crowd], *words]
+
+
+def cvat_text(images: Sequence[tuple[Labeled, Sequence[str]]], classes: Sequence[str]) -> str:
+    """Formats images, each with a mark per box (one of MARKS), as "CVAT for images 1.1" XML, which has no place for scores."""
+    root = ET.Element("annotations")
+    add_children(root, version="1.1")
+    task = ET.SubElement(ET.SubElement(root, "meta"), "task")
+    add_children(task, size=len(images), mode="annotation")
+    labels = ET.SubElement(task, "labels")
+    for name in classes:
+        label = ET.SubElement(labels, "label")
+        add_children(label, name=name)
+        attribute = ET.SubElement(ET.SubElement(label, "attributes"), "attribute")
+        add_children(attribute, name="suspect", mutable="False", input_type="select")
+        add_children(attribute, default_value=MARKS[0], values="\n".join(MARKS))
+    for number, (image, marks) in enumerate(images):
+        width, height = map(str, image.size)
+        node = ET.SubElement(root, "image", id=str(number), name=image.name, width=width, height=height)
+        for (box, name, _), mark in zip(image.rows(classes), marks, strict=True):
+            corners = {key: f"{value:.2f}" for key, value in zip(("xtl", "ytl", "xbr", "ybr"), box, strict=True)}
+            shape = ET.SubElement(node, "box", label=name, source="auto", occluded="0", **corners, z_order="0")
+            ET.SubElement(shape, "attribute", name="suspect").text = mark
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + xml_text(root)

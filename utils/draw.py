@@ -84,14 +84,14 @@ def draw_labeled(
 def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray, shape: tuple) -> list[int]:
     """Returns the plate xyxy of a text: above, inside or below its box, where it covers the least of the plates `taken`."""
     x = min(max(box[0] - line // 2, 0), max(shape[1] - width, 0))
-    least, best = np.inf, []
+    min_hidden, best = np.inf, []
     for y in (box[1] - height, box[1], box[3], box[3] - height):
         plate = [x, y, x + width, y + height]
         sides = np.minimum(taken[:, 2:], plate[2:]) - np.maximum(taken[:, :2], plate[:2])
         outside = max(-y, y + height - shape[0], 0) * width
         hidden = sides.clip(0).prod(1).sum() + 1000 * outside
-        if hidden < least:
-            least, best = hidden, plate
+        if hidden < min_hidden:
+            min_hidden, best = hidden, plate
     return best
 
 

@@ -11,7 +11,7 @@ import stat
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -271,7 +271,7 @@ def into_original(boxes, transform):
     return (boxes - transform[..., [4, 5, 4, 5]]) / transform[..., [2, 3, 2, 3]]
 
 
-def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Iterator[B]:
+def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Generator[B]:
     """Yields `function(item)` for all items in order, while threads compute up to `limit` results in advance.
 
     Only `function` runs in the threads; the items are read in the caller's thread. An exception of `function` is raised in
@@ -306,9 +306,9 @@ def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
         elif mark == jpeg.SCAN:
             collected = len(frame) < 7 or frame[0] not in jpeg.BASELINE or not body or body[0] < frame[6]
             break
-    most = MAX_PIXELS // 2 if collected else MAX_PIXELS
-    if width * height > most:
-        limit = f"more than {most:,} pixels"
+    max_pixels = MAX_PIXELS // 2 if collected else MAX_PIXELS
+    if width * height > max_pixels:
+        limit = f"more than {max_pixels:,} pixels"
         fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
         if collected:
             limit += ", the limit of JPEGs with several scans"

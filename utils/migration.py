@@ -121,7 +121,7 @@ ULTRALYTICS = {
     "augment": Here(note="there is no test-time augmentation; tile= helps with small objects"),
     "save_json": Here(note="detections.json is always written"),
     "save_txt": Here(("labels=yolo",)),
-    "save_conf": Here(("labels=yolo_scores",)),
+    "save_conf": Here(note="labels=coco and labels=labelstudio write the scores"),
     "save_crop": Here(("crops={}",)),
     "visualize": Here(("heatmap={}",)),
     "plots": Here(note="curves and images are always drawn"),

@@ -1,11 +1,9 @@
 """Output files of tools and evaluations: which files they may replace, and `write_all`: all files or none."""
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from utils.config import ConfigError
@@ -39,7 +37,7 @@ def require_evaluation(folder: str | None, data: str | None) -> None:
     """Raises ConfigError if an evaluation would replace its own `data`, or files in a folder that no earlier evaluation wrote."""
     there = results_in(folder)
     try:
-        metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if there else {}
+        metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if folder and there else {}
         own = isinstance(metrics, dict) and {"evaluator", "settings"} <= metrics.keys()
     except (OSError, ValueError, RecursionError):
         own = False
@@ -72,46 +70,3 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
     finally:
         for path in temporary.values():
             path.unlink(missing_ok=True)
-
-
-class OwnFiles:
-    """Writes files into a folder, and keeps those that were changed since an earlier call wrote them, such as corrected labels.
-
-    A file that no earlier call wrote is kept, too. `overwrite` replaces both. The folder lists what was written in RECORD.
-    """
-
-    RECORD = ".written"  # a line of JSON for each file: its name and the digest of its contents; the last line counts
-
-    def __init__(self, folder: Path, overwrite: bool = False):
-        self.folder, self.overwrite = folder, overwrite
-        self.kept: list[str] = []  # names of files whose contents would have been others
-        self._digests: dict[str, str] = {}
-        record = folder / self.RECORD
-        lines = record.read_bytes().splitlines() if record.is_file() else []
-        for line in lines:
-            with suppress(ValueError, TypeError):  # a line that was cut off
-                name, digest = json.loads(line)
-                self._digests[name] = digest
-
-    def is_changed(self, name: str) -> bool:
-        """Whether the folder has the file, with other contents than an earlier call wrote."""
-        path = self.folder / name
-        return path.exists() and self._digests.get(name) != _digest(path.read_bytes())
-
-    def write(self, name: str, text: str, may_be_deleted: bool = False) -> None:
-        """Writes a file, unless it was changed. Creates its folder. `may_be_deleted`: one that was deleted stays deleted."""
-        path, data = self.folder / name, text.encode("utf-8", "surrogateescape")
-        is_deleted = may_be_deleted and name in self._digests and not path.exists()
-        if not self.overwrite and (is_deleted or self.is_changed(name)):
-            if is_deleted or path.read_bytes() != data:
-                self.kept.append(name)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        self._digests[name] = _digest(data)
-        with open(self.folder / self.RECORD, "a", encoding="utf-8") as record:
-            record.write(json.dumps([name, self._digests[name]]) + "\n")
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

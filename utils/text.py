@@ -13,11 +13,11 @@ MAX_LINE = 1000  # characters of a line of a message
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 
 
-def brief(text: str, most: int = MAX_WORD) -> str:
-    """Returns text for a message, in one line of at most `most` characters: its beginning and its end."""
+def brief(text: str, max_length: int = MAX_WORD) -> str:
+    """Returns text for a message, in one line of at most `max_length` characters: its beginning and its end."""
     text = printable(text.replace("\n", "\\n"))
-    cut = most // 2 - 3
-    return text if len(text) <= most else f"{text[:cut]} ... {text[-cut:]}"
+    cut = max_length // 2 - 3
+    return text if len(text) <= max_length else f"{text[:cut]} ... {text[-cut:]}"
 
 
 def first_names(names: Sequence[str]) -> str:
@@ -26,9 +26,11 @@ def first_names(names: Sequence[str]) -> str:
     return "(" + ", ".join(shown) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
 
 
-def first_of(texts: Sequence[str], most: int) -> list[str]:
-    """Returns the first `most` texts, and after them how many others there are."""
-    return [*texts[:most], *[f"... and {len(texts) - most} more"] * (len(texts) > most)]
+def first_of(texts: Sequence[str], count: int) -> list[str]:
+    """Returns the first `count` texts, and after them how many others there are."""
+    if len(texts) <= count:
+        return list(texts)
+    return [*texts[:count], f"... and {len(texts) - count} more"]
 
 
 def amount(count: int, noun: str) -> str:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from refused import told
 
-from deploy.agreement import Limits, Tolerance, compare
+from deploy.agreement import EXACT, Limits, compare
 
-EXACT = Tolerance(0.5, 1e-3, 1e-3, 0.0)
 BOX = (10.0, 20.0, 50.0, 60.0)
 MOVED_9 = 961 / 2239  # the IoU of BOX and BOX moved by 9 pixels
 
@@ -40,7 +39,7 @@ def moved(by):
 
 def agree(ours, theirs, nms_iou=0.5, most=300, candidates=3000, num_classes=(5,)):
     """Compares boxes of PyTorch before NMS with detections of a file in one image."""
-    limits = Limits(0.05, nms_iou, most, candidates)
+    limits = Limits(nms_iou, most, candidates)
     return compare([before_nms(ours, num_classes)], [detections(*theirs)], limits, EXACT)
 
 

@@ -10,32 +10,26 @@ import numpy as np
 import onnx
 import pytest
 import torch
-import torch.distributed as dist
 from lively import lively_checkpoint
 from refused import refused, told
-from small import TINY_WEIGHTS, only_run
-from small import config as training
+from small import TINY_WEIGHTS
 from torch import nn
-from toys import spawn
 
 import evaluate
 import export
 import nets
 import predict
-import train
 from datasets import demo
+from deploy.agreement import ExportError
 from deploy.detector import Detector
 from deploy.load import load
 from deploy.onnx_model import OnnxModel
 from deploy.speed import measure
-from deploy.thresholds import threshold_text
-from engine.parallel import ExactBatchNorm2d, wrap
-from export import Config, ExportError, main, write
+from export import Config, main, write
 from nets.model import DetectionModel
 from nets.postprocess import MAX_CANDIDATES, select
 from utils import checkpoint
 from utils.config import ConfigError
-from utils.processes import Ranks
 
 MOVING = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # operators that only move numbers
 SMALLEST = ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"]
@@ -145,14 +139,6 @@ def operators(file):
 def test_the_smallest_models_pass_the_comparison(tmp_path, name, options):
     file = run(lively_checkpoint(tmp_path / "best.pt", name), **options)
     assert "MatMul" not in operators(file)  # slow in onnxruntime with a vector, as in the decoding of distances
-
-
-@pytest.mark.slow
-def test_half_precision_may_change_which_overlapping_boxes_nms_keeps(tmp_path, capsys):
-    """With these weights, rounding turns the order of nearly equal scores around: after NMS, 60 boxes had no partner."""
-    run(lively_checkpoint(tmp_path / "best.pt", "picodet_s", image_size=(128, 128)), half=True, check_images=16)
-    printed = re.search(r"([\d,]+) detections: .*, (\d+) without", capsys.readouterr().out)
-    assert int(printed[1].replace(",", "")) > 500 and printed[2] == "0"
 
 
 @pytest.mark.parametrize("options", [{}, pytest.param({"half": True}, marks=pytest.mark.slow)], ids=["exact", "half"])
@@ -316,46 +302,13 @@ def test_metadata_describe_the_file_without_paths_of_the_computer(weights, tmp_p
     assert shapes["boxes"] == [1, 77, 4] and shapes["scores"] == shapes["labels"] == [1, 77]
 
 
-def step_of_two(rank, store, path):
-    """A training step with batch norm over two processes, saved to the checkpoint."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    ranks, contents, model = Ranks(rank, 2, node_ranks=(0, 1)), checkpoint.load(path), nets.build("tiny_n", 3)
-    model.load_state_dict(contents["model"])
-    wrapped = wrap(model.train(), ranks)
-    assert any(type(module) is ExactBatchNorm2d for module in wrapped.modules())
-    inputs = torch.randint(0, 256, (2, 3, 64, 96), generator=torch.Generator().manual_seed(rank), dtype=torch.uint8)
-    sum(x.square().mean() for x in wrapped(inputs)).backward()
-    torch.optim.SGD(model.parameters(), 1e-3).step()
-    if ranks.is_main:
-        checkpoint.save(path, contents | {"model": model.state_dict()})
-    ranks.stop()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_trained_with_synchronized_batch_norm_is_exported(tmp_path):
-    path = lively_checkpoint(tmp_path / "best.pt")
-    before = checkpoint.load(path)["model"]
-    spawn(step_of_two, (str(tmp_path / "store"), str(path)), 2)
-    after, name = checkpoint.load(path)["model"], "neck.0.bn.running_mean"
-    assert after.keys() == before.keys() and not torch.equal(after[name], before[name])
-    run(path)
-
-
-def test_a_missing_package_is_named(weights, monkeypatch):
-    monkeypatch.setattr(export, "find_spec", lambda name: None if name.startswith("onnx") and name != "onnx" else 1)
-    with refused(ExportError, "pip install onnxscript onnxruntime"):
-        run(weights)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"outputs": "raw", "batch_size": 0}, ["outputs=raw", "dynamic_size", "batch_size"]),
-        ({"outputs": "raw", "dynamic_size": True}, ["outputs=raw", "dynamic_size", "batch_size"]),
         ({"outputs": "boxes"}, ["outputs=boxes", "detections, raw"]),
         ({"output": "a.pt"}, ["output=a.pt", ".onnx"]),
         ({"image_size": (60, 64)}, ["image_size=60,64", "64,64"]),
-        ({"nms_iou": 1.5}, ["nms_iou=1.5", "at most 1"]),
         ({"max_detections": 3001}, ["max_detections=3001", "at most 3000"]),
     ],
 )
@@ -366,18 +319,14 @@ def test_invalid_constants_are_refused_with_the_reason(weights, changes, named):
 
 def test_images_to_compare_on_come_from_the_training_or_a_folder(demo_images, tmp_path, capsys):
     loaded = load(lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(demo_images / "val.txt")))
-    for most, count in ((1, 1), (3, 3), (4, 4), (5, 5), (99, 5)):  # of five images
+    for most, count in ((1, 1), (4, 4), (99, 5)):  # of five images
         found, source = export.find_images(None, loaded, most)
         assert len(found) == count and source == f"images of {demo_images / 'val.txt'}"
         assert len({image.tobytes() for image in found}) == count  # none twice
     found, source = export.find_images(str(demo_images), loaded, 4)
     assert len(found) == 4 and source == f"images of {demo_images}"
-    (tmp_path / "none.txt").touch()
-    found, source = export.find_images(None, loaded._replace(config={"val": str(tmp_path / "none.txt")}), 4)
-    assert len(found) == 4 and str(tmp_path) not in source  # generated ones
-    told(capsys.readouterr().out, tmp_path / "none.txt")
     found, source = export.find_images(None, loaded._replace(config={"val": "gone.txt"}), 4)
-    assert len(found) == 4 and str(tmp_path) not in source
+    assert len(found) == 4 and str(tmp_path) not in source  # generated ones
     told(capsys.readouterr().out, "gone.txt")
     (tmp_path / "empty").mkdir()
     with refused(ConfigError, f"images={tmp_path / 'empty'}"):
@@ -390,14 +339,11 @@ def test_an_exported_file_cannot_be_exported_again(exported):
 
 
 def test_the_confidence_of_the_best_f1_is_used_by_every_program(exported, weights, demo_images, tmp_path, capsys):
-    train.main(training(demo_images, tmp_path / "runs", epochs=1, model="tiny_n"))
-    trained = checkpoint.load(only_run(tmp_path / "runs") / "best.pt")["metrics"]["confidence"]
-    assert isinstance(trained, float) and (trained == -1 or 0 < trained < 1)
     for file in (weights, exported("one image")[0]):
         assert Detector(file, device="cpu").limits["confidence"] == 0.42
         output = str(tmp_path / f"out{file.suffix}")
         folder = predict.main(predict.Config(str(file), str(demo_images / "9.png"), output, device="cpu"))
-        assert "confidence 0.42" in capsys.readouterr().out
+        told(capsys.readouterr().out, "confidence 0.42")
         scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
         assert scores and 0.42 <= min(scores) < 0.6
 
@@ -409,16 +355,12 @@ def test_thresholds_of_classes_are_used_with_every_kind_of_file(exported, weight
     assert theirs.loaded.thresholds == {"red": 0.6, "green": 0.25}
     assert torch.equal(theirs.limits["confidence"], torch.tensor([0.6, 0.42, 0.25]))
     assert_same(ours(images()), theirs(images()))
-    least = {"red": 0.6, "blue": 0.42, "green": 0.25}
-    found = {label: [] for label in least}
-    for result in theirs(images()):
-        for label, score in zip(result.names, result.scores, strict=True):
-            found[label].append(score)
-    assert (
-        all(found[label] and least[label] <= min(found[label]) + 1e-6 for label in least) and min(found["green"]) < 0.4
-    )
-    loaded = load(file)
-    told(threshold_text(loaded, loaded.confidence), "confidence 0.42")
+    found = [
+        (name, score) for result in theirs(images()) for name, score in zip(result.names, result.scores, strict=True)
+    ]
+    for name, least in {"red": 0.6, "blue": 0.42, "green": 0.25}.items():
+        assert min(score for other, score in found if other == name) >= least - 1e-6
+    assert min(score for name, score in found if name == "green") < 0.4
 
 
 def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):

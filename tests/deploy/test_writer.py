@@ -1,6 +1,5 @@
 """deploy/writer.py: the JSON and the crops of detections."""
 
-import gc
 import json
 from dataclasses import replace
 
@@ -13,9 +12,8 @@ from refused import refused, told
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from deploy.detector import Result
-from deploy.label_files import BackgroundFiles, LabelFiles
+from deploy.label_files import LabelFiles
 from deploy.writer import DetectionsFile, Results, crop_folders
-from utils.images import read_image
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -66,30 +64,6 @@ def test_frames_are_numbered(tmp_path):
     results.finish()
     assert [e["frame"] for e in json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))] == [0, 1]
     assert {p.name for p in (tmp_path / "crops/红细胞").iterdir()} == {"v.mp4_000000_1.png", "v.mp4_000001_1.png"}
-
-
-def test_the_summary_names_at_most_ten_unreadable_images(tmp_path):
-    results = Results(lambda: tmp_path, CLASSES, (7, 90))
-    results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.jpg", "a.jpg")
-    results.unread = [f"bad{i}.jpg: broken" for i in range(12)]
-    text = results.finish()
-    told(text, "12 images", "bad9.jpg", "2 more")
-    assert "bad10.jpg" not in text
-
-
-def test_a_long_video_keeps_no_detection_in_memory_and_its_file_is_complete(tmp_path):
-    """2,000 frames with 5 detections: the number of objects that Python keeps does not grow."""
-    results, image = Results(lambda: tmp_path, CLASSES, (7, 90)), np.zeros((20, 20, 3), np.uint8)
-    one, kept = result([[1, 1, 9, 9]] * 5, [0, 1, 0, 1, 0]), {}
-    for frame in range(2000):
-        results.add(image, one, "v.mp4", "v.mp4", frame)
-        if frame in (99, 1999):
-            gc.collect()
-            kept[frame] = len(gc.get_objects())
-    assert kept[1999] - kept[99] < 50
-    results.finish()
-    entries = json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))
-    assert [entry["frame"] for entry in entries] == [frame for frame in range(2000) for _ in range(5)]
 
 
 def test_the_json_is_complete_after_every_image_for_a_process_that_is_killed(tmp_path):
@@ -152,17 +126,6 @@ def test_the_summary_counts_the_detections_and_the_images_of_each_class(tmp_path
     told(text, "3 images", f"3 {CLASSES[0]} in 2", f"1 {CLASSES[1]} in 1")
 
 
-@pytest.mark.parametrize("kind, name", [("yolo", "labels/v.mp4_000007.txt"), ("voc", "labels/v.mp4_000007.xml")])
-def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, name):
-    labels = LabelFiles(kind, CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
-    frame = np.random.default_rng(0).integers(90, 130, (40, 60, 3), dtype=np.uint8)
-    results.add(frame, result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", 7)
-    results.finish()
-    assert (tmp_path / name).is_file()
-    assert np.abs(read_image(str(tmp_path / "images/v.mp4_000007.jpg")).astype(int) - frame).mean() < 8  # JPEG
-
-
 @pytest.mark.parametrize(
     "kind, place",
     [
@@ -170,11 +133,10 @@ def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, 
         ("voc", "labels"),
         ("coco", "labels/coco.json"),
         ("txt", "labels/annotations.txt"),
-        ("cvat", "labels/cvat.xml"),
     ],
 )
 def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, place):
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": LabelFiles(kind, CLASSES, {})}, keep=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=LabelFiles(kind, CLASSES, {}))
     for frame in range(0, 30, 10):
         results.add(np.full((40, 60, 3), 114, np.uint8), result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", frame)
     results.finish()
@@ -190,8 +152,8 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
 
 def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
     """In the folder of the images, they would be background images without a label file."""
-    labels = BackgroundFiles("yolo", CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
     for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
         results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
     results.finish()
@@ -200,8 +162,8 @@ def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
 
 
 def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
-    labels = BackgroundFiles("yolo", CLASSES, {})
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
     for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
         image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
         results.add(image, one, name, str(tmp_path / "images" / name))

@@ -52,10 +52,6 @@ def test_the_plate_of_a_text_has_the_height_of_its_font():
     assert changed(large)[100 - 54 : 100, 50:70].all() and not changed(large)[: 100 - 54].any()
 
 
-def test_no_boxes_change_nothing():
-    assert (draw_boxes(gray(40, 40), np.zeros((0, 4)), [], ["a"], []) == GRAY).all()
-
-
 @pytest.mark.parametrize("height, width", [(1, 1), (8, 300), (300, 8), (900, 1200)])
 def test_images_of_any_size_and_boxes_far_outside_are_drawn(height, width):
     boxes = [[-1e9, -50, 1e9, 4], [width - 1, height - 1, width + 99, height + 99], [-9, -9, -5, -5], [2, 2, 2, 2]]
@@ -73,15 +69,6 @@ def test_the_font_grows_with_the_image_from_a_minimum(side):
     plate = (drawn[: int(side * 0.5) - 2] == color_of(0)).all(-1)
     height = plate.any(1).sum()
     assert height >= 11 and (side < 640 or 0.025 < height / side < 0.05)
-
-
-def test_many_boxes_get_a_smaller_font():
-    boxes = [[10 + 60 * i, 100, 60 + 60 * i, 200] for i in range(40)]
-    heights = []
-    for count in (2, 40):
-        drawn = draw_boxes(gray(1500, 2500), boxes[:count], [0] * count, ["a"])
-        heights.append((drawn[:98] == color_of(0)).all(-1).any(1).sum())
-    assert heights[1] < heights[0]
 
 
 def test_a_text_at_the_upper_edge_lies_inside_the_image():
@@ -179,12 +166,6 @@ def test_a_contact_sheet_shrinks_large_images_and_keeps_their_aspect_ratio():
     dark = (sheet == 0).all(-1)
     left, right = dark[:, : dark.shape[1] // 2], dark[:, dark.shape[1] // 2 :]
     assert (left.any(1).sum(), left.any(0).sum()) == (50, 100) and (right.any(1).sum(), right.any(0).sum()) == (100, 50)
-
-
-def test_a_contact_sheet_of_one_image_and_of_none():
-    assert contact_sheet([gray(30, 30)], 4).shape == (46, 46, 3)
-    with refused(ValueError, "contact sheet"):
-        contact_sheet([], 4)
 
 
 @pytest.mark.parametrize("name", ["图片/红 细胞 (1).png", "a.JPG", "b/c/d.webp"])

@@ -230,7 +230,7 @@ def test_select_leaves_other_classes_out_and_merge_renames_them(tmp_path: Path, 
 
 def test_boxes_without_area_are_dropped_with_a_note_or_an_error(tmp_path: Path, kind: str) -> None:
     source = build(tmp_path, kind, NO_AREA)
-    found, notes = check_images(read(source, "all", ReadOptions(bad_boxes="drop")), ReadOptions(bad_boxes="drop"))
+    found, notes = check_images(read(source, "all"))
     assert labeled(found) == expected("a", "b")
     (note,) = notes
     assert "without area" in note and "left out: 2" in note and "30,30,30,50" in note

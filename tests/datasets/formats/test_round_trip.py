@@ -14,7 +14,7 @@ from tool_files import CLASSES, IMAGES, truth
 
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
-from deploy.label_files import LabelFiles, label_studio_config
+from deploy.label_files import Labeled, LabelFiles, label_studio_config
 
 TOOLS = Path(__file__).parents[2] / "data" / "tools"
 # Of each file that a tool writes: its parts, the folder of the images, and how far a box may be from the truth.
@@ -94,7 +94,7 @@ def write(folder: Path, kind: str) -> Path:
     for index, (name, path) in enumerate(images.items()):
         boxes, scores = detected(index)
         height, width = IMAGES[name][0]
-        files.add(folder / "labels", name, path, boxes, truth(index)[1], scores, np.zeros((height, width, 3), np.uint8))
+        files.add(folder / "labels", Labeled(name, path, (width, height), boxes, truth(index)[1], scores))
     files.finish(folder / "labels")
     return folder
 
@@ -155,7 +155,7 @@ def test_label_studio_accepts_the_predictions_and_exports_the_same_boxes(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["yolo", "yolo_scores", "coco"])
+@pytest.mark.parametrize("kind", ["yolo", "coco"])
 def test_the_converter_of_label_studio_imports_label_files(tmp_path, kind):
     pytest.importorskip("label_studio_sdk")
     from label_studio_sdk.converter.imports import coco, yolo
@@ -169,11 +169,10 @@ def test_the_converter_of_label_studio_imports_label_files(tmp_path, kind):
         yolo.convert_yolo_to_ls(str(tmp_path), str(out), out_type="predictions")
     found = label_studio_rows(json.loads(out.read_text()), "predictions")
     check(found)
-    assert {len(row) for rows in found.values() for row in rows} == {6 if kind == "yolo_scores" else 5}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["coco", "cvat", "voc", "yolo"])
+@pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
 def test_datumaro_which_cvat_uses_imports_label_files(tmp_path, kind):
     pytest.importorskip("datumaro")
     from datumaro.components.dataset import Dataset
@@ -181,8 +180,6 @@ def test_datumaro_which_cvat_uses_imports_label_files(tmp_path, kind):
     labels = write(tmp_path, kind) / "labels"
     if kind == "coco":
         labels = labels.rename(tmp_path / "annotations")
-    elif kind == "cvat":
-        (labels / "cvat.xml").rename(tmp_path / "cvat.xml")
     elif kind == "voc":
         labels.rename(tmp_path / "Annotations")
         (tmp_path / "images").rename(tmp_path / "JPEGImages")
@@ -197,7 +194,6 @@ def test_datumaro_which_cvat_uses_imports_label_files(tmp_path, kind):
         (tmp_path / "data.yaml").write_text(f"train: images/train\nnames: {list(CLASSES)}\n", encoding="utf-8")
     place, name = {
         "coco": (labels / "coco.json", "coco_instances"),
-        "cvat": (tmp_path / "cvat.xml", "cvat"),
         "voc": (tmp_path, "voc_detection"),
         "yolo": (tmp_path, "yolo"),
     }[kind]
@@ -212,7 +208,7 @@ def test_datumaro_which_cvat_uses_imports_label_files(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["coco", "voc", "yolo", "yolo_scores"])
+@pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
 def test_supervision_imports_label_files(tmp_path, kind):
     """It reads VOC from 1 instead of 0: its boxes begin a pixel further to the top left."""
     sv = pytest.importorskip("supervision")

@@ -1,0 +1,97 @@
+"""What a source of predict.py holds: its images and videos, under the names that they have in the results."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from datasets.formats.options import options_of
+from datasets.formats.read import read
+from datasets.store import evenly_spaced
+from deploy.detector import Detector
+from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
+from deploy.inputs import is_image_address, is_live, is_stream, is_web_address, kinds_in, name_of
+from utils import mirror
+from utils.config import ConfigError
+from utils.images import IMAGE_SUFFIXES
+from utils.text import brief
+
+FIXES = {
+    UNREAD: "in a format that is not read: convert it to JPEG or PNG",
+    MISNAMED: "an image or a video with the suffix of other files, not read: rename it",
+}
+EXAMPLES = 16  # number of validation images if there is no source
+
+
+class Sources(NamedTuple):
+    """What a source has to predict: name in the results -> path."""
+
+    images: dict[str, str]
+    videos: dict[str, str]  # files, or a camera number or an address
+    unread: list[str]  # messages about files that look like images or videos, but are not read
+
+
+def find_sources(source: str | list[str], output: str | None) -> Sources:
+    """Finds what a source has to predict: a stream, or images and videos. `source`: what the user gave, or paths of images."""
+    if not isinstance(source, str):
+        return find_files(dict.fromkeys(source, IMAGE), str(source), output)
+    source = mirror.local_source(source)
+    if is_image_address(source):
+        return Sources({name_of(source): source}, {}, [])
+    if not is_stream(source):
+        return find_files(kinds_in(source), source, output)
+    if not is_live(source):
+        require_other_folder(output, Path(source).parent)
+        name = Path(source).name
+    else:
+        name = name_of(source) if "://" in source else f"camera{source}"
+    return Sources({}, {name: source}, [])
+
+
+def find_files(kinds: dict[str, str], source: str, output: str | None) -> Sources:
+    """Sorts files by their kind. Names contain the folders that tell equal file names apart.
+
+    `kinds`: path -> kind of `deploy.file_kinds`, of `source`. Raises ValueError if there is no image and no video.
+    """
+    root = source
+    if kinds and not os.path.isdir(source):
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in kinds])
+    require_other_folder(output, root)
+    if output and Path(root).resolve() in Path(output).resolve().parents:  # skips the results of an earlier run
+        target = Path(output).resolve()
+        kinds = {path: kind for path, kind in kinds.items() if target not in Path(path).resolve().parents}
+    images = {os.path.relpath(path, root): path for path, kind in kinds.items() if kind == IMAGE}
+    videos = {os.path.relpath(path, root): path for path, kind in kinds.items() if kind == VIDEO}
+    unread = [f"{path}: {FIXES[kind]}" for path, kind in kinds.items() if kind in FIXES]
+    if not images and not videos:
+        known = " ".join(IMAGE_SUFFIXES)
+        error = f"source={brief(source)}: no images there (current folder: {os.getcwd()}; known suffixes: {known})"
+        raise ValueError("\n".join([error, *unread[:10]]))
+    return Sources(images, videos, unread)
+
+
+def require_other_folder(output: str | None, folder: str | Path) -> None:
+    """Raises ValueError if the results would replace files of the folder of the sources."""
+    if output and Path(output).resolve() == Path(folder).resolve():
+        raise ValueError(f"output={output} holds the source, which could be overwritten: name another folder")
+
+
+def require_videos(sources: Sources, every: int, track: bool) -> None:
+    """Raises ConfigError if the options for videos are given for other sources."""
+    if every > 1 and not sources.videos:
+        raise ConfigError(f"every={every} is for the frames of a video: the source has none, leave it out")
+    if track and (sources.images or not sources.videos):
+        raise ConfigError("track=true is for videos: name a video, or a folder of videos only")
+
+
+def label_images(sources: Sources) -> dict[str, str]:
+    """Returns name -> path of the images that get labels: of a video, its first frame, whose path has the same name."""
+    images = {name: name if is_web_address(path) else path for name, path in sources.images.items()}
+    return images | {f"{name}_000000.jpg": name for name in sources.videos}
+
+
+def validation_images(detector: Detector) -> list[str]:
+    """Returns paths of validation images of the training, evenly spaced over all."""
+    if not detector.config.get("val"):
+        raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
+    data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
+    return [data.path(i) for i in evenly_spaced(len(data), EXAMPLES)]
