@@ -70,8 +70,8 @@ class Config(Constants):
     workers: int | None = None  # processes that read images, per process; none: by device and cores
 
 
-LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
-LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
+MIN = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+MIN |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MAX = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
@@ -79,7 +79,7 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = written = check(cfg)
-    require(cfg, LEAST, MAX, {"split": tuple(read.SPLITS)})
+    require(cfg, MIN, MAX, {"split": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
@@ -100,13 +100,9 @@ def main(cfg: Config) -> dict:
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
         model = MultiLabel(model)
-    about_data = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
-    options = trained | {name: value for name, value in about_data.items() if value is not None}
-    if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
-        options["image_root"] = cfg.image_root
     if not cfg.data:
         require_split(cfg.split, trained)
-    data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, options)
+    data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, data_options(cfg, trained))
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
     log(constants_text(cfg, written, derived))
@@ -120,26 +116,42 @@ def main(cfg: Config) -> dict:
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
-        detections = metrics.pop("detections")
-        print(metrics_text(metrics))
         folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
-        if unlabeled := unlabeled_classes(data, loaded.model.added_counts):
-            settings["unlabeled"] = unlabeled
-            print(unlabeled_note(unlabeled))
-        results = metrics | {"evaluator": BACKEND.name, "settings": settings}
-        write_results(folder, data, detections, results)
-        worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
-        if worst:
-            at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
-            print("\n  ".join([f"images with the most errors {at}:", *worst]))
-        ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
-        print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
-        if cfg.report:
-            print(f"report: {folder / 'report.html'}")
+        save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
     return metrics
+
+
+def save_and_print(
+    folder: Path, cfg: Config, data: Annotations, metrics: dict, settings: dict[str, Any], unlabeled: list[str]
+) -> None:
+    """Writes the files of the evaluation and prints the metrics. `unlabeled`: classes that do not count as mistakes."""
+    detections = metrics.pop("detections")
+    print(metrics_text(metrics))
+    if unlabeled:
+        settings["unlabeled"] = unlabeled
+        print(unlabeled_note(unlabeled))
+    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    write_results(folder, data, detections, results)
+    worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
+    if worst:
+        at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
+        print("\n  ".join([f"images with the most errors {at}:", *worst]))
+    ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
+    print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
+    if cfg.report:
+        print(f"report: {folder / 'report.html'}")
+
+
+def data_options(cfg: Config, trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the constants of the training, `trained`, changed by the options about the data."""
+    about_data = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
+    options = {**trained, **{name: value for name, value in about_data.items() if value is not None}}
+    if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
+        options["image_root"] = cfg.image_root
+    return options
 
 
 def require_split(split: str, trained: Mapping[str, Any]) -> None:

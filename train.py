@@ -35,14 +35,14 @@ from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates, given_or
-from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, require_common, run_of
+from engine.run_folder import Run, best_of, check_name, create, open_run, require_common
 from engine.run_store import require_store, run_root
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
 from engine.state import Outcome, State
 from engine.time_budget import TimeBudget
 from utils import processes, threads
-from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
 from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
@@ -140,7 +140,7 @@ def build_model(
         model, pretraining = nets.build(name, len(classes), origin.saved["model"]), None
     else:
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
-        options["image_size"] = origin.written.image_size
+        options["image_size"] = origin.user_config.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     ranks.broadcast_model(model)
@@ -211,15 +211,15 @@ def main(
     First it builds the objects that make the decisions of a run, in the order in which things become known. Each one answers
     for its decisions from then on, and last.pt keeps its state. Then comes the loop over the epochs.
     """
-    written = checked(constants)
-    budget = TimeBudget(written.hours, parts.clock)  # the time of hours= begins here
-    ranks = processes.start(written.device, written.timeout_minutes)
-    require_output(written.resume, written.output, ranks)
+    user_config = checked(constants)
+    budget = TimeBudget(user_config.hours, parts.clock)  # the time of hours= begins here
+    ranks = processes.start(user_config.device, user_config.timeout_minutes)
+    require_output(user_config.resume, user_config.output, ranks)
 
     # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
     # `cfg`: the constants, with every none replaced as soon as its value is known.
-    origin = Origin(written, ranks)
-    cfg = prepared(origin.completed(written), ranks)
+    origin = Origin(user_config, ranks)
+    cfg = prepared(origin.resolved_config(user_config), ranks)
 
     # ---- The data and the model.
     data = read_data(cfg, origin, extra_augment, parts, ranks)
@@ -248,8 +248,8 @@ def main(
     cfg = replace(cfg, **rates.constants, **course.constants)  # nothing is left to choose
 
     # ---- What the run will do, and the folder that it saves to.
-    initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
-    for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
+    initial_text = summary.initial_text(initial, rates, user_config.learning_rate is None)
+    for text in summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks):
         ranks.log(text)
     ranks.log(memory.text())
     if origin.folder and (done := course.done(state)):
@@ -324,9 +324,9 @@ def prepared(cfg: Config, ranks: Ranks) -> Config:
 def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
     """Reads the data. Raises ConfigError if they differ between the ranks, or from those of the run to resume."""
     train, val = ranks.once_per_node(lambda: origin.read(parts.read_data))
-    facts = facts_of(cfg, train, extra_augment, parts)
-    ranks.check_same(facts | common_constants(cfg, val))
-    return Data(*origin.continued((train, val), facts, MAY_CHANGE))
+    fingerprint = fingerprint_of(cfg, train, extra_augment, parts)
+    ranks.check_same(fingerprint | common_constants(cfg, val))
+    return Data(*origin.checked_against_run((train, val), fingerprint, MAY_CHANGE))
 
 
 def with_model(cfg: Config, origin: Origin, trained_classes: Sequence[str]) -> Config:
@@ -398,7 +398,7 @@ def checked(cfg: Config) -> Config:
     nets.check_size(cfg.input_size)
     check_name(cfg.name)
     if cfg.weights not in (None, "coco", "objects365"):
-        cfg = replace(cfg, weights=weights_of_run(cfg.weights, cfg.output))
+        cfg = replace(cfg, weights=weights_file(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     low, high = cfg.min_learning_rate, cfg.learning_rate
@@ -416,18 +416,11 @@ def checked(cfg: Config) -> Config:
     return cfg
 
 
-def weights_of_run(weights: str, output: str) -> str:
-    """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
+def weights_file(weights: str, output: str) -> str:
+    """Returns the file of weights=: the best.pt of a run, the copy of a file at an address, or the file itself."""
     if is_storage(weights):
         return local_file(weights)
-    if best := best_of(output, weights):
-        return str(best)
-    if not os.path.isfile(weights) and not is_weights(weights):
-        if run := run_of(output, weights):
-            raise ConfigError(f"weights={weights}: {run} has no best.pt: resume it, or write weights={run / 'last.pt'}")
-        if not os.path.exists(weights) and (near := near_run(output, weights)):
-            raise ConfigError(f"weights={weights}: there is no such file or run; did you mean weights={near}?")
-    return weights
+    return str(best_of(output, weights, "weights=") or weights)
 
 
 def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
@@ -466,7 +459,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.input_size)
 
 
-def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
+def fingerprint_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
     """Returns what a resumed run must have in common with the run before, besides the constants as written."""
     replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
     return {
@@ -481,7 +474,7 @@ def facts_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Par
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
-    """Returns what the processes of one run must have in common besides `facts_of`, as text.
+    """Returns what the processes of one run must have in common besides `fingerprint_of`, as text.
 
     A constant that is added later counts, too, unless PER_NODE names it.
     """
@@ -517,7 +510,7 @@ def from_command_line(argv: list[str]) -> Config:
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
         cfg = override(replace(Config(), **DEMO), argv, words)
-    if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
+    if cfg.resume and (run := resume.run_to_resume(cfg.resume, cfg.output, cfg.name)):
         cfg = run_constants.with_constants_of(run, Config(), argv, words)
         return cfg if cfg.resume is True else replace(cfg, resume=str(run))
     if demo:

@@ -40,7 +40,7 @@ def advice(sides: np.ndarray, size: Size) -> Advice:
     at = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
     if not len(sides):
         return Advice("", 1)
-    most = LARGEST_INPUT / max(size)  # growth of the input
+    max_growth = LARGEST_INPUT / max(size)  # growth of the input
     median = float(np.median(sides))
     wanted = min(MEDIUM / max(median, 1e-6), MAX_GROWTH)
     for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
@@ -48,13 +48,13 @@ def advice(sides: np.ndarray, size: Size) -> Advice:
         if limit < HARD:
             needed = HARD / max(limit, 1e-6)
             fixes = []
-            if most > 1:
+            if max_growth > 1:
                 fixes.append(_larger(size, max(needed, wanted)))
-            if needed > most:
+            if needed > max_growth:
                 fixes.append("cut the images into tiles")
             text = f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}"
             return Advice(text, max(needed, wanted))
-    if wanted > 1 and most > 1:
+    if wanted > 1 and max_growth > 1:
         larger = _larger(size, wanted)
         text = f"half of the boxes are below {MEDIUM} pixels at {at}: {larger} is slower, and probably more accurate"
         return Advice(text, wanted)

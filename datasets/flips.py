@@ -1,57 +1,32 @@
-"""Classes whose objects become another class in a mirror: left and right, and characters such as b and d."""
+"""Classes whose objects become another class in a horizontal flip: left and right, and characters such as b and d."""
 
 import re
 from collections.abc import Sequence
 
-# Words for left and right, each next to its opposite, in lower case: of class names in several languages.
-OPPOSITES = (
-    ("left", "right"),
-    ("l", "r"),
-    ("lt", "rt"),
-    ("lhs", "rhs"),
-    ("port", "starboard"),
-    ("links", "rechts"),
-    ("gauche", "droite"),
-    ("gauche", "droit"),
-    ("izquierda", "derecha"),
-    ("izquierdo", "derecho"),
-    ("esquerda", "direita"),
-    ("esquerdo", "direito"),
-    ("sinistra", "destra"),
-    ("sinistro", "destro"),
-    ("лево", "право"),
-    ("левый", "правый"),
-    ("левая", "правая"),
-    ("налево", "направо"),
-    ("左", "右"),
-    ("왼쪽", "오른쪽"),
-    ("sol", "sağ"),
-    ("lewo", "prawo"),
-    ("lewy", "prawy"),
-    ("clockwise", "counterclockwise"),
-)
-SIDES = ("left", "right", "links", "rechts", "gauche", "droite", "izquierda", "derecha", "左", "右")
+OPPOSITES = {"left": "right", "l": "r", "lt": "rt", "lhs": "rhs", "左": "右"}
+OPPOSITES |= {right: left for left, right in OPPOSITES.items()}
+SIDES = ("left", "right", "左", "右")  # words that are clear without their opposite
 CHARACTERS = (("b", "d"), ("p", "q"), ("6", "9"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+|[^\w\s-]")
 
 
 def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first classes that a mirror turns into each other, or a class that it turns into no class; () for none.
+    """Returns the first two classes that a flip turns into each other, or a class that has a side; () for none.
 
     A name is split into words at blanks, signs, digits and capitals ("TurnLeft", "hand_l"). Two classes are mirror images if
-    they differ only by opposite words. A class with a plain word such as "left" has a side even without its opposite.
+    they differ only by opposite words in English or Chinese. A class with the word "left" has a side without its opposite, too.
     """
     words = {name: tuple(word.lower() for word in _WORDS.findall(name)) or (name,) for name in classes}
-    names = {split: name for name, split in reversed(words.items())}
-    whole = {name.lower(): name for name in reversed(classes)}
+    by_words = {split: name for name, split in reversed(words.items())}
+    by_text = {name.lower(): name for name in reversed(classes)}
     for name, split in words.items():
-        for one, other in OPPOSITES:
-            exchanged, joined = tuple(_exchanged(word, one, other) for word in split), name.lower().replace(one, other)
-            pair = names.get(exchanged) if exchanged != split else None
-            if not pair and one in SIDES and joined != name.lower():  # no border between the words: lefthand, righthand
-                pair = whole.get(joined)
-            if pair:
-                return name, pair
+        flipped = tuple(OPPOSITES.get(word, word) for word in split)
+        if flipped != split and flipped in by_words:
+            return name, by_words[flipped]
+        for side in SIDES:  # no border between the words: lefthand, righthand
+            text = name.lower().replace(side, OPPOSITES[side])
+            if text != name.lower() and text in by_text:
+                return name, by_text[text]
     for name, split in words.items():
         if any(word in SIDES for word in split):
             return (name,)
@@ -59,13 +34,8 @@ def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def default_flip(classes: Sequence[str]) -> float:
-    """Returns the default of flip=, the probability that a training image is mirrored: 0 for classes with a side."""
+    """Returns the default of flip=, the probability that a training image is flipped: 0 for classes with a side."""
     return 0.0 if mirrored_classes(classes) else 0.5
-
-
-def _exchanged(word: str, one: str, other: str) -> str:
-    """Returns a word, or its opposite if it is one of the two words."""
-    return {one: other, other: one}.get(word, word)
 
 
 def _characters(classes: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import os
 import re
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,7 +60,7 @@ def named_groups(paths: Sequence[str], split_by: str) -> list[tuple[str, ...]]:
 def version_groups(digests: np.ndarray, hashes: np.ndarray, paths: Sequence[str]) -> np.ndarray:
     """Returns the group of each image as `similar_groups`, joined with all versions of it in an export of Roboflow.
 
-    Augmented versions, such as a_jpg.rf.2f31.jpg and a_jpg.rf.77c0.jpg, are crops or mirror images, which do not look alike."""
+    Augmented versions, such as a_jpg.rf.2f31.jpg and a_jpg.rf.77c0.jpg, are crops or flipped images, which do not look alike."""
     stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
     names = [stem.partition(".rf.")[0] if _ROBOFLOW.search(stem) else "" for stem in stems]
     counts = Counter(names)
@@ -79,24 +79,23 @@ def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np
 
     Their names differ in a number only. As photographs are numbered, too, they count if the name has a word such as clip or
     frame, or if at least half of all such pairs look similar."""
-    numbered = defaultdict(list)
+    numbered: dict[str, list[tuple[int, int]]] = {}
     for index in range(len(train)):
-        if name := _numbered(train.path(index)):
-            numbered[name[0]].append((name[1], index))
-    numbered = {key: sorted(rows) for key, rows in numbered.items()}
+        key, number = _numbered(train.path(index))
+        numbered.setdefault(key, []).append((number, index))
+    rows_of = {key: sorted(rows) for key, rows in numbered.items() if key}
     pairs, are_named = [], []
     for index in range(len(val)):
-        key, number = _numbered(val.path(index)) or ("", 0)
-        if key in numbered:
-            rows = numbered[key]  # an equal number is the same image, no neighbor
-            before, after = bisect(rows, (number,)), bisect(rows, (number, len(train)))
-            if not (near := rows[before - 1 : before] + rows[after : after + 1]):
-                continue
+        key, number = _numbered(val.path(index))
+        rows = rows_of.get(key, [])  # an equal number is the same image, no neighbor
+        before, after = bisect(rows, (number,)), bisect(rows, (number, len(train)))
+        near = rows[max(before - 1, 0) : before] + rows[after : after + 1]
+        if near:
             pairs.append((index, min(near, key=lambda row: abs(row[0] - number))[1]))
             are_named.append(bool(_VIDEO.search(key)))
-    index, other = np.array(pairs, int).reshape(-1, 2).T
-    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, other, index)
-    return index[are_frames], other[are_frames]
+    rows_of_val, rows_of_train = np.array(pairs, int).reshape(-1, 2).T
+    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, rows_of_train, rows_of_val)
+    return rows_of_val[are_frames], rows_of_train[are_frames]
 
 
 def _similar(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.ndarray) -> np.ndarray:
@@ -109,15 +108,15 @@ def _similar(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.
     return similar & (similar.sum() >= max(MIN_SIMILAR, len(rows) / 2))
 
 
-def _numbered(path: str) -> tuple[str, int] | None:
-    """Returns (the name with # for its last number, this number); None without a number.
+def _numbered(path: str) -> tuple[str, int]:
+    """Returns (the name with # for its last number, this number); ("", 0) without a number.
 
     A name that is only a number gets the name of its folder."""
     folder, name = os.path.split(path)
     stem = _ROBOFLOW.sub("", os.path.splitext(name)[0])
     numbers = list(re.finditer(r"\d+", stem))
     if not numbers:
-        return None
+        return "", 0
     start, end = numbers[-1].span()
     shared = f"{stem[:start]}#{stem[end:]}"
     if shared == "#":

@@ -35,7 +35,7 @@ class Scan(NamedTuple):
     digests: np.ndarray  # int64 [N] equal for files of equal content; 0 for files that cannot be read
     hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
-    repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off or damaged
+    repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off
     limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
 
 
@@ -118,15 +118,12 @@ def _examine(path: str) -> Examined:
             images.decode_image(data, path)
             repairable, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
         orientation = images.read_orientation(data)
-        file = jpeg.WatchedJpeg(data) if data.startswith(jpeg.MARK) else io.BytesIO(data)
-        with images.check_header(data, path), Image.open(file, formats=images.FORMATS) as image:
+        with images.check_header(data, path), Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
             image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
             if is_jpeg := image.format in ("JPEG", "MPO"):
-                if not problem and file.is_damaged():
-                    repairable, problem = 1, f"{path}: the JPEG is damaged: fetch it again, or remove it"
                 gray = np.asarray(image if image.mode == "L" else image.convert("L"))
             image.close()  # frees the pixels, before OpenCV decodes them again
         if is_jpeg:
@@ -192,7 +189,7 @@ def _checksum(row: tuple) -> str:
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-5.sqlite"
+    file = make_cache_folder() / "images-6.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
         columns = ", ".join(Examined._fields)
         table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"

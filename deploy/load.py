@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import best_of, is_run, near_run, run_of
+from engine.run_folder import best_of, is_run, run_of
 from nets import load_official
 from utils import checkpoint, file_checks, mirror
 from utils.config import is_weights
@@ -43,20 +43,12 @@ def is_checkpoint(word: str) -> bool:
 
 
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
-    """Returns the file of a model: `path` itself, or the best.pt of a run. Raises CheckpointError if a run has a similar name."""
+    """Returns the file of a model: `path` itself, or the best.pt of a run. Raises ConfigError if a run has a similar name."""
     if is_address(str(path)):
         return Path(mirror.local_file(str(path)))
     if str(path) in OFFICIAL:  # also if a run has such a name
         return Path(path)
-    if best := best_of("runs", str(path)):
-        return best
-    if os.path.isfile(path):
-        return Path(path)
-    if run := run_of("runs", str(path)):  # without best.pt
-        return run
-    if not os.path.exists(path) and (near := near_run("runs", str(path))):
-        raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean {option}{near}?")
-    return Path(path)
+    return best_of("runs", str(path), option) or Path(path)
 
 
 def device_for(path: str | Path | None, device: str) -> str:

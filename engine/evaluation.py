@@ -12,7 +12,6 @@ from engine.run_folder import Run
 from metrics.coco import class_thresholds, coco_metrics, to_coco
 from nets import DetectionModel, Pretraining
 from report.drawn_images import prediction_sheet
-from report.heatmap import HeatMaps
 from utils.processes import Interrupted, Ranks
 from utils.progress import progress_bar
 from utils.signals import StopSignal
@@ -98,8 +97,8 @@ def validate(
 ) -> dict[str, Any]:
     """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
-    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and contact sheets of
-    boxes, detections and heat maps to `run`. `criterion`: see `evaluate`.
+    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet
+    of boxes and detections to `run`. `criterion`: see `evaluate`.
     """
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
@@ -107,8 +106,6 @@ def validate(
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
-        heatmaps = HeatMaps(updater.ema.model, loader.batch_sampler.image_size, loader.dataset.annotations.classes)
-        heatmaps.log(run, loader.dataset, metrics["detections"], epoch + 1, updater.schedule.plan.epochs)
     return evaluation_row(metrics, updater.ema.model.first_class)
 
 

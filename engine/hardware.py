@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 
 from utils.processes import Ranks
-from utils.threads import busy_hint, shared_memory
+from utils.threads import shared_memory
 
 
 def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
     """Yields warnings about unused GPUs and too little shared memory."""
     yield from gpu_advice(sys.argv, ranks.all_gpus)
-    if ranks.world_size == 1 and (hint := busy_hint(ranks.device)):
-        yield hint
     yield from shared_memory_warning(workers, batch_size, image_size)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import nets
 from datasets.classes import with_known_classes
@@ -12,7 +12,7 @@ from datasets.store import Annotations
 from engine import resume
 from engine.state import State
 from utils.config import ConfigError, check, show
-from utils.file_checks import CheckpointError, fitting
+from utils.file_checks import fitting
 from utils.processes import Ranks
 
 T = TypeVar("T")
@@ -35,17 +35,17 @@ class Owner(Protocol):
 class Origin:
     """The owner of resume=, weights= and add_classes=, and of what follows from them.
 
-    It finds the run to resume, whose owners get their states back by `restore`, or the model that gets new classes. `written`:
-    the constants of train.py as the user wrote them.
+    It finds the run to resume, whose owners get their states back by `restore`, or the model that gets new classes.
+    `user_config`: the constants of train.py as the user wrote them.
     """
 
-    def __init__(self, written: Any, ranks: Ranks):
-        self.written, self.ranks = written, ranks
-        self.weights, self.add_classes = written.weights, written.add_classes
-        found = resume.find(written.resume, written.output, written.name, ranks)
+    def __init__(self, user_config: Any, ranks: Ranks):
+        self.user_config, self.ranks = user_config, ranks
+        self.weights, self.add_classes = user_config.weights, user_config.add_classes
+        found = resume.find(user_config.resume, user_config.output, user_config.name, ranks)
         self.folder, self.last = found.folder, found.last  # of the run to resume; `last`: the contents of last.pt
         self.owners: dict[str, Owner] = {"origin": self}  # by their names in last.pt
-        self.facts: dict[str, Any] = {}  # see `continued`
+        self.fingerprint: dict[str, Any] = {}  # see `checked_against_run`
         self.trained = self._trained_model()
         self.pretraining: nets.Pretraining | None = None  # what the initial weights were trained on
 
@@ -53,9 +53,10 @@ class Origin:
         """Returns what is known of the model that gets new classes; a resumed run does not need its file."""
         if not self.add_classes:
             return None
-        if self.saved.get("origin", {}).get("trained"):
-            return nets.trained_from(self.saved["origin"]["trained"])
-        cfg = self.written
+        if trained := self.saved.get("origin", {}).get("trained"):
+            with fitting(f"{self.folder}/last.pt"):
+                return nets.trained_from(trained)
+        cfg = self.user_config
         return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log, cfg.image_size))
 
     @property
@@ -66,27 +67,23 @@ class Origin:
     @property
     def is_optional(self) -> bool:
         """Whether a run may start without its weights: the demo, if they cannot be downloaded."""
-        return is_demo(self.written.train)
+        return is_demo(self.user_config.train)
 
     @property
     def thresholds(self) -> Mapping[str, float]:
         """The thresholds of the classes that are not trained."""
         return self.trained.thresholds if self.trained else {}
 
-    def completed(self, cfg: T) -> T:
+    def resolved_config(self, cfg: Any) -> Any:
         """Returns the constants with the values that follow from where the run begins: model, image size, and in a resumed run
         everything that it chose before."""
-        if self.last:
+        if self.folder and self.last:
             chosen = self.last["config"]
             names = [name for name in CHOSEN if is_automatic(name, getattr(cfg, name)) and name in chosen]
             # A run whose weights could not be downloaded began without them, and froze nothing.
             names += [name for name in ("weights", "freeze_epochs") if name in chosen]
-            try:
+            with fitting(self.folder / "last.pt"):
                 cfg = check(replace(cfg, **{name: chosen[name] for name in names}))
-            except ConfigError as error:
-                raise CheckpointError(
-                    f"{self.folder / 'last.pt'} is damaged, its constants are wrong: {error}"
-                ) from error
         if self.trained:
             if cfg.model not in (type(cfg).model, self.trained.model):
                 raise ConfigError(
@@ -98,7 +95,7 @@ class Origin:
 
     def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
         """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
-        cfg, log = self.written, self.ranks.log
+        cfg, log = self.user_config, self.ranks.log
         names = (
             "classes",
             "merge",
@@ -113,44 +110,44 @@ class Origin:
         if self.trained is None:
             return read_data(cfg.train, cfg.val, options, log)
         options = replace(options, known=self.trained.classes)
-        data = read_data(cfg.train, cfg.val, options, log)
-        *data, notes = with_known_classes(self.trained.classes, *data, options.select)
-        for number, split in enumerate(data):
-            data[number], outside = split.with_range(self.trained.value_range)
-            notes += outside
-        for note in notes:
+        train, val = read_data(cfg.train, cfg.val, options, log)
+        train, val, notes = with_known_classes(self.trained.classes, train, val, options.select)
+        train, train_notes = train.with_range(self.trained.value_range)
+        val, val_notes = val.with_range(self.trained.value_range)
+        for note in (*notes, *train_notes, *val_notes):
             log(f"note: {note}")
-        return tuple(data)
+        return train, val
 
-    def continued(
-        self, data: tuple[Annotations, Annotations], facts: Mapping[str, Any], may_change: set[str]
+    def checked_against_run(
+        self, data: tuple[Annotations, Annotations], fingerprint: Mapping[str, Any], may_change: set[str]
     ) -> tuple[Annotations, Annotations]:
         """Returns the data as the run to resume reads them: with its range of 16-bit values.
 
-        `facts`: what determines the training besides the constants, such as digests of data and code. Raises ConfigError that
-        names the facts and constants, other than those that `may_change`, which differ from the run to resume.
+        `fingerprint`: what determines the training besides the constants, such as digests of data and code. Raises ConfigError
+        that names its entries and the constants, other than those that `may_change`, which differ from the run to resume.
         """
-        self.facts = dict(facts)
+        self.fingerprint = dict(fingerprint)
         if not self.last:
             return data
         origin = self.saved["origin"]
-        before = origin["written"] | origin["facts"]
-        now = asdict(self.written) | self.facts
-        names = [name for name in now if name in before and name not in may_change - facts.keys()]
+        before = origin["user_config"] | origin["fingerprint"]
+        now = asdict(self.user_config) | self.fingerprint
+        names = [name for name in now if name in before and name not in may_change - fingerprint.keys()]
         if changed := [name for name in names if show(before[name]) != show(now[name])]:
             text = ", ".join(f"{name}={show(now[name])} (was {show(before[name])})" for name in changed)
             raise ConfigError(
                 f"{self.folder} was trained with other constants: {text}. Set them back, or start a new run"
             )
         value_range = self.last.get("value_range")
-        return tuple(split.with_range(value_range and tuple(value_range))[0] for split in data)
+        train, val = (split.with_range(value_range and tuple(value_range))[0] for split in data)
+        return train, val
 
     def build_model(self, build: Callable, name: str, classes: tuple[str, ...]) -> nets.DetectionModel:
         """Returns the model on its device, with its initial weights or those of the run to resume."""
         model, self.pretraining = build(name=name, classes=classes, origin=self, ranks=self.ranks)
         return self.restore("model", model)
 
-    def without_weights(self, cfg: T) -> T:
+    def without_weights(self, cfg: Any) -> Any:
         """Returns the constants without weights if they could not be downloaded: then nothing is worth freezing."""
         if self.last or self.pretraining or cfg.weights is None:
             return cfg
@@ -158,10 +155,10 @@ class Origin:
 
     def restore(self, name: str, owner: T) -> T:
         """Returns an owner with its state of the run to resume, and enters it among those whose state last.pt keeps."""
-        self.owners[name] = owner
+        self.owners[name] = cast(Owner, owner)
         if name in self.saved:
             with fitting("last.pt"):
-                owner.load_state_dict(self.saved[name])
+                cast(Owner, owner).load_state_dict(self.saved[name])
         return owner
 
     def finish(self) -> tuple[State, Mapping[str, Any] | None]:
@@ -170,7 +167,7 @@ class Origin:
         Called last: only now last.pt has shown to be in order, so that a missing best.pt is written from it. Then the tensors of
         last.pt, which may take gigabytes, are freed.
         """
-        if not self.last:
+        if not self.folder or not self.last:
             return State(), None
         state, meter = State(**self.saved["state"]), self.saved["meter"]
         if self.ranks.is_main and not (self.folder / "best.pt").exists():
@@ -179,9 +176,9 @@ class Origin:
         return state, meter
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the constants as written, the facts that may not change, and what is known of the trained model."""
+        """Returns the constants of the user, the fingerprint, and what is known of the trained model."""
         trained = self.trained._asdict() if self.trained else None
-        return {"written": asdict(self.written), "facts": self.facts, "trained": trained}
+        return {"user_config": asdict(self.user_config), "fingerprint": self.fingerprint, "trained": trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Does nothing: the constructor has read the state, before the other owners could be built."""

@@ -16,7 +16,7 @@ class Rates:
 
     `pretrained`: whether the run starts from weights. `domain_similarity`: see `domain_similarity_of`. `power` and `max_images`
     scale a learning rate with the images per step, see `Schedule`. `clip` is the largest norm of the gradients; 0: any norm. See
-    docs/constants.md. In a resumed run, `cfg` has the learning rates that it chose before (`Origin.completed`).
+    docs/constants.md. In a resumed run, `cfg` has the learning rates that it chose before (`Origin.resolved_config`).
     """
 
     def __init__(self, cfg: Any, pretrained: bool, domain_similarity: float):

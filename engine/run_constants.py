@@ -4,16 +4,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from engine.environment import last_start
 from engine.resume import refuse_missing
 from engine.run_folder import runs
 from engine.run_store import run_root
 from utils import checkpoint
-from utils.config import ConfigError, check, override, show
+from utils.config import ConfigError, T, check, override, show
+from utils.file_checks import fitting
 
-T = TypeVar("T")
 DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
 
 
@@ -42,9 +42,14 @@ def with_constants_of(
 
 
 def constants_of(folder: Path) -> dict[str, Any]:
-    """Returns the constants of a run by name, as they were written for its last start; without `resume`."""
-    values = checkpoint.load(folder / "last.pt", "resuming")["resume"]["origin"]["written"]
-    return {name: value for name, value in values.items() if name != "resume"}
+    """Returns the constants of a run by name, as the user wrote them for its last start; without `resume`.
+
+    It reads no tensors and compares no checksums: `resume.find` does, when the run begins.
+    """
+    path = folder / "last.pt"
+    last = checkpoint.read(path, on_disk=True)
+    with fitting(path):
+        return {name: value for name, value in last["resume"]["origin"]["user_config"].items() if name != "resume"}
 
 
 def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:

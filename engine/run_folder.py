@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
-from engine.run_lock import check_folder, lock
+from engine.run_lock import RunInUse, in_use, lock
 from engine.run_store import Uploads, run_root
 from utils import checkpoint, files
-from utils.config import ConfigError
+from utils.config import ConfigError, is_weights
 from utils.mirror import address_of_run
 from utils.processes import Ranks
 from utils.remote import FetchError
@@ -32,6 +32,11 @@ from utils.text import brief
 
 COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 CURVES_EVERY = 60  # seconds between two updates of curves.png
+TAGS = {  # of TensorBoard, for columns of log.csv
+    **{"loss": "loss/total", "val_loss": "loss/validation"},
+    **{name: f"time/{name}" for name in ("seconds", "images_per_second")},
+    **{name: f"training/{name}" for name in ("learning_rate", "positives", "skipped_steps")},
+}
 ONLY_LAST = ("code", "earlier_starts")  # large entries of environment.json, kept for the last start only
 
 
@@ -89,44 +94,52 @@ def check_name(name: str) -> None:
 
 
 def runs(output: str | Path, name: str) -> list[Path]:
-    """Returns the folders of every run of that name, the oldest first."""
+    """Returns the run folder of this name in `output`, or the folders of every run of that name, the oldest first."""
     return of_name([path for path in run_root(output).glob("*") if path.is_dir()], name)
 
 
 def of_name(folders: Iterable[Path], name: str) -> list[Path]:
-    """Returns those of the run folders that are of that name, the oldest first."""
-    own = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
+    """Returns the folder of this name, or those of every run of that name, the oldest first."""
+    own = [path for path in folders if path.name in (name, "-".join([name, *map(str, date_and_number(path))]))]
     return sorted(own, key=date_and_number)
 
 
-def newest_of(folders: Sequence[Path], name: str) -> Path | None:
-    """Returns the run folder of this name, or else the newest run of that name, or None."""
-    exact = [path for path in folders if path.name == name]
-    return next(reversed([*of_name(folders, name), *exact]), None)
+def newest_of(folders: Iterable[Path], name: str) -> Path | None:
+    """Returns the last folder of `of_name`."""
+    return next(reversed(of_name(folders, name)), None)
 
 
-def best_of(output: str | Path, name: str) -> Path | None:
-    """Returns the newest best.pt of the runs of that name, or None. `name` may also be a run folder, with or without `output`.
+def run_of(output: str | Path, name: str, file: str = "environment.json") -> Path | None:
+    """Returns the run folder that `name` means, or None: this path, or the newest in `output` of that name.
 
-    A file of that name is no run. A folder of that name, such as the data of the run, does not hide the runs.
+    Only a folder with `file` counts, so that a folder of data with the name of a run does not hide it.
     """
-    for folder in (Path(name), run_root(output) / name):
-        if is_run(folder) and (folder / "best.pt").is_file():
-            return folder / "best.pt"
-    if os.path.isfile(name):
+    if os.path.isfile(Path(name) / file):  # False also for a name that is too long
+        return Path(name)
+    return next((run for run in reversed(runs(output, name)) if (run / file).exists()), None)
+
+
+def best_of(output: str | Path, name: str, option: str) -> Path | None:
+    """Returns the best.pt of the run that `name` means; None for a file, and for a name that is no run's.
+
+    `option`: that of the user, such as "weights=". Raises ConfigError for a run without best.pt, and for a name that is nearly
+    that of a run.
+    """
+    if os.path.isfile(name) or is_weights(name):
         return None
-    return next((path for run in reversed(runs(output, name)) if (path := run / "best.pt").is_file()), None)
+    if run := run_of(output, name, "best.pt"):
+        return run / "best.pt"
+    if run := run_of(output, name):
+        last = run / "last.pt"
+        raise ConfigError(f"{option}{name}: {run} has no best.pt: resume it, or write {option}{last}")
+    if not os.path.exists(name) and (near := near_run(output, name)):
+        raise ConfigError(f"{option}{name}: there is no such file or run; did you mean {option}{near}?")
+    return None
 
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run, and not of data or results: it has environment.json."""
     return os.path.isfile(folder / "environment.json")  # False also for a name that is too long, or without permission
-
-
-def run_of(output: str | Path, name: str) -> Path | None:
-    """Returns the run folder of this name in `output`, or the newest run of that name, or None."""
-    folder = run_root(output) / name
-    return folder if is_run(folder) else next(reversed(runs(output, name)), None)
 
 
 def near_run(output: str | Path, name: str) -> str | None:
@@ -178,8 +191,9 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
-        history = {key: value for key, value in before.items() if key not in ONLY_LAST}
-        earlier = [*before.get("earlier_starts", []), *[history] * bool(history)]
+        earlier = before.get("earlier_starts", [])
+        if before:
+            earlier = [*earlier, {key: value for key, value in before.items() if key not in ONLY_LAST}]
         if changes := changes_of_rounding(before, self.start):
             print(
                 f"note: {changes} since the last start of this run: it continues equal up to rounding, not bit-identical"
@@ -193,8 +207,14 @@ class Run:
 
     def check_folder(self) -> None:
         """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
-        if last_start(self.folder).get("id") != self.id:
-            check_folder(self.folder, self._open)
+        last = last_start(self.folder)
+        if not self.folder.is_dir():
+            print(
+                f"WARNING: {self.folder} was moved or deleted: a new folder of that name gets what is saved from now on"
+            )
+            self._open()
+        elif last and last.get("id") != self.id:  # without a last start, environment.json was deleted
+            raise RunInUse(f"{in_use(self.folder)}; this process ends without a save")
 
     def change(self, config: Mapping[str, Any], marks: Mapping[str, int]) -> None:
         """Replaces the constants, also in config.json, and the vertical lines of the curves."""
@@ -247,16 +267,19 @@ class Run:
 
     def close(self) -> None:
         """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
-        # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
-        with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
+        failed = sys.exc_info()[0] is not None
+        try:
             if self.rows:
                 self.curves()
+        except Exception:
+            if not failed:  # otherwise the first error counts; it may have interrupted the import of Matplotlib
+                raise
         if self._writer:
             with files.warn_if_disk_fails():
                 self._writer.close()
         self._lock.close()
         if self._uploads and (problem := self._uploads.close()):
-            if sys.exc_info()[0] is None:
+            if not failed:
                 raise FetchError(problem)
             print(f"WARNING: {problem}")
 
@@ -275,25 +298,11 @@ class Run:
         if not self.folder.is_dir():  # it was moved, and the next save makes a new one
             return
         with files.warn_if_disk_fails():
-            if not self._writer:
-                sort_events(self.folder, time.time())
             writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None
             write(writer)
             writer.flush()  # raises the error of the thread that writes
             self._writer = writer
-
-
-def sort_events(folder: Path, now: float) -> None:
-    """Renames the event files whose names are later than `now`: the clock was set back. `now`: seconds since 1970.
-
-    TensorBoard reads event files in the order of their names, which begin with the time. A file of an earlier start that was
-    read last would hide the points of this start.
-    """
-    for path in folder.glob("events.out.tfevents.*"):
-        written = path.name.split(".")[3]
-        if written.isdigit() and int(written) > int(now):
-            path.rename(folder / path.name.replace(written, f"{int(now) - 1:010d}.{written}", 1))
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -318,16 +327,10 @@ def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
     """
     scalars = {}
     for name, value in row.items():
-        if name == "loss":
-            scalars["loss/total"] = value
-        elif name == "val_loss":
-            scalars["loss/validation"] = value
+        if name in TAGS:
+            scalars[TAGS[name]] = value
         elif name.startswith("loss_"):
             scalars[f"loss/{name.removeprefix('loss_')}"] = value
-        elif name in ("seconds", "images_per_second"):
-            scalars[f"time/{name}"] = value
-        elif name in ("learning_rate", "positives", "skipped_steps"):
-            scalars[f"training/{name}"] = value
         elif name != "epoch" and value != -1:
             scalars[f"metrics/{name}"] = value
     return scalars

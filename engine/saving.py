@@ -17,7 +17,6 @@ from engine.optimizer import Updater
 from engine.origin import Origin
 from engine.run_folder import Run, tensorboard_scalars
 from engine.state import State
-from report import model_card
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.files import warn_if_disk_fails
@@ -47,7 +46,6 @@ class Saver:
         on_row: Callable,
     ):
         self.save_every, self.save_minutes = cfg.save_every, cfg.save_minutes
-        self.defaults = asdict(type(cfg)())  # for card.md, which has the constants that differ
         self.run, self.stop, self.data, self.ranks, self.on_row = run, stop, data, ranks, on_row
         self.owners, self.frozen_thresholds = origin.owners, origin.thresholds
         self.updater, self.course = cast(Updater, origin.owners["updater"]), cast(Course, origin.owners["course"])
@@ -131,7 +129,6 @@ class Saver:
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 run.log(row)
-                model_card.write(self.updater.model, self.run, state, self.data, self.defaults)
             run.scalars(tensorboard_scalars(row), state.epoch)
         contents = self._contents(run, state)
         self.pending |= dict.fromkeys(names, contents)

@@ -120,9 +120,7 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
         lines.append(
             f"training did not improve on the weights it started from: mAP50-95 {in_points(state.best)}; {kept}"
         )
-    lines.append(
-        f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections), val_heatmaps.jpg"
-    )
+    lines.append(f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections)")
     lines.append(f"all runs    tensorboard --logdir {quote(output)}")
     if best_epoch is not None:
         found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")

@@ -187,7 +187,7 @@ def to_coco(parts: Sequence[Sequence[np.ndarray]], annotations) -> list[dict]:
     """Converts boxes xyxy, scores, labels and image indices of each process to entries of a COCO results file.
 
     The entries are sorted by image id. Boxes become x, y, width, height; ids come from the data. As in LVIS (Gupta et al. 2019,
-    section 3.3), detections of a class do not count in images in which it was not looked for: they are left out.
+    section 3.3), detections of a class do not count in images in which it is not annotated: they are left out.
     """
     if not parts:
         return []

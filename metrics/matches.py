@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
+MATCH_IOU = 0.5  # min IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
 IOUS = np.linspace(0.5, 0.95, 10)  # of the COCO metrics
 SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
 LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large

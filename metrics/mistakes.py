@@ -23,9 +23,9 @@ from metrics.matches import MATCH_IOU
 from utils.boxes import area, pairwise_iou
 
 KINDS = ("missed", "background", "wrong class", "loose", "double")
-LOOSE_IOU = 0.1  # least IoU of a loose detection, as in TIDE
-PER_IMAGE = 3  # most mistakes of one kind from one image, so that one bad image does not fill the list
-PER_KIND, PER_CELL = 36, 12  # most examples of a kind, and of a cell
+LOOSE_IOU = 0.1  # min IoU of a loose detection, as in TIDE
+PER_IMAGE = 3  # max mistakes of one kind from an image, so that one bad image does not fill the list
+PER_KIND, PER_CELL = 36, 12  # max examples of a kind, and of a cell
 MAX_IMAGES = 200  # in a report
 
 
@@ -119,6 +119,6 @@ def _from_many_images(examples: list[Example]) -> list[Example]:
     return kept
 
 
-def _in_turn(lists: list[list[Example]], most: int) -> list[Example]:
-    """The first examples of all lists, then the second ones, and so on up to `most` of each list."""
-    return [examples[place] for place in range(most) for examples in lists if place < len(examples)]
+def _in_turn(lists: list[list[Example]], count: int) -> list[Example]:
+    """The first examples of all lists, then the second ones, and so on up to `count` of each list."""
+    return [examples[place] for place in range(count) for examples in lists if place < len(examples)]

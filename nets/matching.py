@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from utils.checkpoint import strip
 from utils.file_checks import CheckpointError, refuse_non_finite
 from utils.text import first_of
 
@@ -68,7 +67,7 @@ def load_matching(model: nn.Module, state: Mapping[str, Any], fresh: Mapping[str
     The step counters of batch norms are copied but not counted. `fresh`: values of `state` that do not come from the file, by
     tensor; see `pretrained.adapt_classes`. Raises CheckpointError for weights that are not finite.
     """
-    state, own = strip(state), model.state_dict()
+    state, own = without_prefixes(state), model.state_dict()
     fits = {n: v for n, v in state.items() if n in own and isinstance(v, Tensor) and v.shape == own[n].shape}
     fits = {n: v for n, v in fits.items() if v.is_floating_point() == own[n].is_floating_point()}
     refuse_non_finite("the weights", fits)
@@ -87,3 +86,8 @@ def load_matching(model: nn.Module, state: Mapping[str, Any], fresh: Mapping[str
         unused=tuple(name for name in state if name not in own),
         fresh=fresh or {},
     )
+
+
+def without_prefixes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a state dict without the prefixes of DDP and DataParallel (`module.`) and of torch.compile (`_orig_mod.`)."""
+    return {name.replace("_orig_mod.", "").removeprefix("module."): value for name, value in state.items()}

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from nets import pretrained
 from nets.objects365 import OBJECTS365_CLASSES
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
-from utils import checkpoint, file_checks
-from utils.file_checks import validated
+from utils import checkpoint
+from utils.file_checks import CheckpointError, class_names
 from utils.files import atomic_write, cache_folder, make_cache_folder
 
 OTHERS = {  # what the caller asks for: official weights by this option, or those of Objects365 -> what else it may be
@@ -122,7 +122,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     """
     try:
         contents = checkpoint.read(path)
-    except file_checks.CheckpointError as error:
+    except CheckpointError as error:
         raise PretrainedError(f"weights={path}: {error}") from error
     parts = contents if isinstance(contents, dict) else {}
     state = parts.get("model", parts.get("state_dict", parts))
@@ -132,12 +132,10 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
         )
     state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
     state.pop(None, None)  # tensors that our model does not have
-    if parts.get("classes"):
-        try:
-            named = tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
-            return Weights(state, named, official=False)
-        except file_checks.CheckpointError as error:
-            raise PretrainedError(f"weights={error}") from error
+    if names := parts.get("classes"):
+        if must := class_names(names):
+            raise PretrainedError(f"weights={path}: classes must be {must}: use another copy")
+        return Weights(state, tuple(names), official=False)
     deviation = input_std(state)
     if deviation is not None and deviation < MIN_INPUT_STD:
         raise PretrainedError(

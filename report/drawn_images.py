@@ -13,7 +13,7 @@ from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text,
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 COLUMNS = 4  # of the contact sheets
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
-SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and least score of a detection
+SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and min score of a detection
 
 
 def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
@@ -28,11 +28,11 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
     return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
 
 
-def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], most: int) -> list[str]:
-    """Draws at most `most` images, those with the most errors. Returns a line about each: file, errors and path."""
+def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], count: int) -> list[str]:
+    """Draws at most `count` images, those with the most errors. Returns a line about each: file, errors and path."""
     ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    lines = []
-    for index in ranking[:most]:
+    lines: list[str] = []
+    for index in ranking[:count]:
         one = comparisons[index]
         if one.errors:
             file = f"worst_{len(lines) + 1:02}.jpg"
@@ -66,7 +66,7 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) ->
     data = dataset.annotations
     chosen = evenly_spaced(len(data.image_ids), count)
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
-    of_image = {int(data.image_ids[index]): [] for index in chosen}
+    of_image: dict[int, list[tuple[float, ...]]] = {int(data.image_ids[index]): [] for index in chosen}
     for one in detections:  # entries of a COCO results file
         if one["image_id"] in of_image and one["score"] >= CONFIDENCE:
             of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))

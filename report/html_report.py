@@ -25,8 +25,8 @@ from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MAX_BOXES = 200  # most boxes, and most detections, stored per image, not counting the examples
-MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
+MAX_BOXES = 200  # max boxes, and max detections, stored per image, not counting the examples
+MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # max classes in the table and in the matrix, max confusions
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
     "AP": "mean over IoU .50 to .95",
@@ -72,40 +72,51 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
             f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
         },
     }
-    text = json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c")
     at = f"at {analysis.confidence:.2f}"
     html = page.render(
         TEMPLATE,
         "Evaluation report",
         ["Metrics", "Threshold", f"Confusion matrix {at}", f"Mistakes {at}", "How it is measured"],
-        style=STYLE.read_text(encoding="utf-8"),
-        script=SCRIPT.read_text(encoding="utf-8"),
-        data=text,
+        data=json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c"),
         counts=_counts(data, metrics),
         facts=_facts(metrics),
         metrics=_metrics(metrics, intervals),
-        coverage=COVERAGE,
-        resamples=RESAMPLES,
-        min_images=MIN_IMAGES,
-        match_iou=f"{MATCH_IOU:g}",
+        chart=curve_chart(analysis.curves),
+        classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
+        other_classes=len(names) - MAX_ROWS,
+        confusions=_confusions(analysis.matrix, confusions, names),
+        matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
+        kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
         confidence=f"{analysis.confidence:g}",
         percent=min(max(round(100 * threshold), 1), 99),
         jumps=_jumps(threshold, analysis.confidence),
-        chart=curve_chart(analysis.curves),
-        columns=COLUMNS,
-        live=LIVE,
-        classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
-        other_classes=len(names) - MAX_ROWS,
-        confusions=[
-            {"cell": f"{r},{c}", "count": int(analysis.matrix[r, c]), "true": names[r], "predicted": names[c]}
-            for r, c in confusions
-        ],
-        matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
-        kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
-        limits={"per_kind": mistakes.PER_KIND, "per_cell": mistakes.PER_CELL, "images": mistakes.MAX_IMAGES},
+        **_fixed(),
     )
     with atomic_write(path) as file:
         file.write(html.encode("utf-8", errors="replace"))
+
+
+def _confusions(matrix: np.ndarray, cells: list[Cell], names: list[str]) -> list[dict[str, Any]]:
+    """Returns the most frequent confusions, each with the number of its mistakes."""
+    found = []
+    for r, c in cells:
+        found.append({"cell": f"{r},{c}", "count": int(matrix[r, c]), "true": names[r], "predicted": names[c]})
+    return found
+
+
+def _fixed() -> dict[str, Any]:
+    """Returns what is the same on the page of each evaluation."""
+    return {
+        "style": STYLE.read_text(encoding="utf-8"),
+        "script": SCRIPT.read_text(encoding="utf-8"),
+        "coverage": COVERAGE,
+        "resamples": RESAMPLES,
+        "min_images": MIN_IMAGES,
+        "match_iou": f"{MATCH_IOU:g}",
+        "columns": COLUMNS,
+        "live": LIVE,
+        "limits": {"per_kind": mistakes.PER_KIND, "per_cell": mistakes.PER_CELL, "images": mistakes.MAX_IMAGES},
+    }
 
 
 def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[list[int], list[Cell]]:
@@ -200,14 +211,14 @@ def _images(
     data: Annotations, comparisons: list[ImageComparison], images: list[int], examples: list[list[Example]]
 ) -> list[dict[str, Any]]:
     """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
-    most = LIMIT // max(len(images), 1)
+    max_bytes = LIMIT // max(len(images), 1)
     boxes = {(one.image, one.box) for few in examples for one in few}
     found = {(one.image, one.detection) for few in examples for one in few}
 
     def one_image(index: int) -> dict[str, Any]:
         one = comparisons[index]
         height, width = data.sizes[index].tolist()
-        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), most)
+        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
         labeled, detected = {}, {}
         for i in range(len(one.boxes)):
             if i < MAX_BOXES or (index, i) in boxes:
@@ -232,8 +243,8 @@ def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) 
     return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
 
 
-def _jpeg(path: str, value_range: ValueRange | None, side: int, most: int) -> tuple[bytes, str]:
-    """Returns the image as a JPEG of at most `most` bytes (or of the smallest size), and why it cannot be read, if it cannot."""
+def _jpeg(path: str, value_range: ValueRange | None, side: int, max_bytes: int) -> tuple[bytes, str]:
+    """Returns the image as a JPEG of at most `max_bytes` bytes (or of the smallest size), or why it cannot be read."""
     reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
     try:
         image = read_reduced(path, reduction, value_range)
@@ -241,6 +252,6 @@ def _jpeg(path: str, value_range: ValueRange | None, side: int, most: int) -> tu
         return b"", page.printable(error)
     for longest in SIDES:
         jpeg = page.small_jpeg(image, longest, QUALITY)
-        if len(jpeg) <= most:
+        if len(jpeg) <= max_bytes:
             break
     return jpeg, ""

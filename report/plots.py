@@ -21,7 +21,6 @@ from utils.text import amount
 
 INK, FAINT = "#33383d", "#d9dde1"
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
-LINES = ("-", "--", ":", "-.")  # of ten runs each
 AVERAGE_PRECISION = "Average precision, %"  # a title
 MAX_COLORS = 10  # classes with a separate color in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
@@ -64,25 +63,6 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
                 axes.text(epoch - 0.5, 1.01, name, transform=place, fontsize=8, horizontalalignment="center")
             if columns:
                 axes.legend()
-
-
-def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: str | Path) -> None:
-    """Draws the mAP of several runs over the epochs and over the minutes of training.
-
-    `runs`: name -> epoch, minutes and mAP of each evaluated epoch.
-    """
-    with _figure(path, 12, max(4.5, 1 + 0.2 * len(runs))) as figure:
-        panels = figure.subplots(1, 2, sharey=True)
-        for number, (name, points) in enumerate(runs.items()):
-            style = {"color": f"C{number % 10}", "linestyle": LINES[number // 10 % len(LINES)]}
-            for axes, column in zip(panels, (0, 1), strict=True):
-                style |= {"marker": "o", "markersize": _marker_size(points), "label": drawable(name)}
-                axes.plot([point[column] for point in points], [100 * point[2] for point in points], **style)
-        _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
-        _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
-        panels[0].xaxis.get_major_locator().set_params(integer=True)
-        panels[0].set_ylim(bottom=0)
-        figure.legend(handles=panels[0].lines, loc="outside right upper")
 
 
 def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:

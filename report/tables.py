@@ -19,10 +19,10 @@ LEFT, BOTTOM, EDGE = 56, 42, 10  # its margins; EDGE: at the top and at the righ
 AXES = {"left": LEFT, "top": EDGE, "across": WIDTH - LEFT - EDGE, "down": HEIGHT - BOTTOM - EDGE}
 
 
-def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], most: int) -> list[dict[str, Any]]:
-    """Returns the metrics of the first `most` classes; the last columns change with the threshold."""
+def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], count: int) -> list[dict[str, Any]]:
+    """Returns the metrics of the first `count` classes; the last columns change with the threshold."""
     rows = []
-    for label, (name, metrics) in enumerate(list(per_class.items())[:most]):
+    for label, (name, metrics) in enumerate(list(per_class.items())[:count]):
         cells = {
             "boxes": f"{metrics['boxes']:,}",
             "AP": in_points(metrics["AP"]),

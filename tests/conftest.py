@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,16 +20,9 @@ import torch
 from painted import drawn
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
-
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
-ENDED = ROOT / ".pytest_cache" / "ended.txt"  # which test has ended a process of pytest, and where
-MEMORY: dict[str, int] = {}  # process of pytest -> the most memory that it had, in MiB
 NO_SHARED = "no real data sets and weights (a folder `shared` next to the repository)"
 NO_GPU = "no CUDA device"
 
@@ -51,24 +43,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THAW_CACHE", str(folder))
         yield folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def an_end_of_pytest_is_named() -> Iterator[None]:
-    """Writes down the test and the calls that end the process of pytest itself, as `end_at_once` does, without a word."""
-    own, end = os.getpid(), os._exit
-
-    def noted(status: int) -> None:
-        if os.getpid() == own:  # not in a process that a test has forked
-            test = os.environ.get("PYTEST_CURRENT_TEST")
-            ENDED.parent.mkdir(exist_ok=True)
-            with open(ENDED, "a", encoding="utf-8") as file:  # of several workers
-                file.write(f"{test} ended pytest with status {status}:\n{''.join(traceback.format_stack(limit=8))}")
-        end(status)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "_exit", noted)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,11 +83,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=NO_GPU))
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart() -> None:
     """Collects no garbage while tests are collected: their objects stay, and each search among them takes longer."""
     gc.disable()
-    if not hasattr(session.config, "workerinput"):  # not in a worker
-        ENDED.unlink(missing_ok=True)
 
 
 def pytest_collection_finish() -> None:
@@ -123,25 +95,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Notes the most memory that this process had."""
-    if resource:
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        output = getattr(session.config, "workeroutput", MEMORY)
-        output["pytest"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node) -> None:
-    """Takes over the memory of a worker that has ended in order."""
-    MEMORY[node.gateway.id] = getattr(node, "workeroutput", {}).get("pytest", 0)
-
-
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Prints the memory of the processes, what ended one of them, and the number of skipped tests per reason."""
-    terminalreporter.write_line("MiB: " + ", ".join(f"{name} {size or '?'}" for name, size in MEMORY.items()))
-    if ENDED.exists():
-        terminalreporter.write_line(ENDED.read_text())
+    """Prints the number of skipped tests per reason."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:

@@ -25,8 +25,6 @@ import torch.utils._foreach_utils
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from report.heatmap import HeatMaps
-
 ROOT = Path(__file__).parents[1]
 DEVICE = torch.device("cuda:0")
 GIB = 2**30
@@ -391,26 +389,9 @@ ACCELERATOR = {
 }
 
 
-@cache
-def max_has_a_gradient() -> bool:
-    """Whether the simulation sees the zeros that the gradient of max() is written to; PyTorch 2.6 makes them elsewhere."""
-    with simulated_gpu(heat_maps=True):
-        x = torch.ones(2, 3, device=DEVICE, requires_grad=True)
-        try:
-            torch.autograd.grad(x.max(-1).values.sum(), x)
-        except RuntimeError:
-            return False
-    return True
-
-
 @contextmanager
-def simulated_gpu(memory: int = 8 * GIB, count: int = 1, heat_maps: bool | None = None) -> Iterator[SimulatedGPU]:
-    """Context in which torch finds `count` GPUs with `memory` bytes, of which only the first works. Yields what it records.
-
-    `heat_maps`: whether trainings draw them; None: where the simulation can compute their gradients.
-    """
-    if heat_maps is None:
-        heat_maps = max_has_a_gradient()
+def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGPU]:
+    """Context in which torch finds `count` GPUs with `memory` bytes, of which only the first works. Yields what it records."""
     if torch.cuda.is_available():
         torch.cuda.init()  # a real GPU: C++ would remember that the simulated one was initialized
     gpu, foreach = SimulatedGPU(memory), torch.utils._foreach_utils
@@ -424,8 +405,6 @@ def simulated_gpu(memory: int = 8 * GIB, count: int = 1, heat_maps: bool | None 
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _pin_memory))
         stack.enter_context(patch.object(torch, "autocast", _Autocast))
-        if not heat_maps:
-            stack.enter_context(patch.object(HeatMaps, "log", lambda *_: None))
         stack.enter_context(patch.object(torch._C, "_group_tensors_by_device_and_dtype", _group_tensors))
         types = [*foreach._foreach_supported_types, GPUTensor]
         stack.enter_context(patch.object(foreach, "_foreach_supported_types", types))

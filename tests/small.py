@@ -89,7 +89,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     for name in ("last.pt", "best.pt"):
         ours, theirs = (leaves(untimed(checkpoint.load(folder / name))) for folder in (one, other))
         differ = [part for part in ours.keys() | theirs.keys() if not same(ours.get(part), theirs.get(part))]
-        differ = [part for part in differ if not part.startswith(("/config/", "/resume/origin/written/"))]
+        differ = [part for part in differ if not part.startswith(("/config/", "/resume/origin/user_config/"))]
         assert not differ, f"{name}: {differ[:9]}"
     assert log_of(one) == log_of(other)
 

@@ -14,13 +14,13 @@ import torch
 from buckets import tar_of, upload
 from painted import drawn
 from small import log_of
-from test_nodes import IMAGES, LONG, ROOT, Node, assert_undisturbed, rendezvous, torchrun
+from test_nodes import IMAGES, LONG, ROOT, Node, assert_same_run, rendezvous, torchrun
+from toys import free_ports
 
 from benchmarks import buckets as buckets_benchmark
 from benchmarks import table
 from benchmarks.s3_server import S3Server
 from engine import run_store
-from tests.stress.torture import free_port
 from utils import checkpoint, mirror, remote
 from utils.remote import FetchError
 
@@ -79,7 +79,7 @@ def test_the_bits_are_those_of_a_folder(bucket, images, undisturbed, tmp_path, p
     one = node(tmp_path / "run", processes, images, bucket, workers=workers, save_minutes=0, **source)
     shutil.rmtree(one.folder / "images")
     one.start().end(0)
-    assert_undisturbed(one.run, undisturbed[processes])
+    assert_same_run(one.run, undisturbed[processes])
     for file in filter(Path.is_file, one.folder.rglob("*")):  # no key is kept, also not in the cache and the output
         assert b"test-secret" not in file.read_bytes() and b"AKIATESTKEY" not in file.read_bytes()
     assert "test-secret" not in one.out + one.err
@@ -125,7 +125,7 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
     assert "resuming" in two.out and (0, 0) < at < (3, 0)
     folder = staged(two)
     if before == after:
-        assert_undisturbed(folder, undisturbed[before])
+        assert_same_run(folder, undisturbed[before])
     losses = [[float(row["loss"]) for row in log_of(one)] for one in (folder, undisturbed[before])]
     assert len(losses[0]) == len(losses[1]) == 3
     for epoch, (ours, theirs) in enumerate(zip(*losses, strict=True)):
@@ -137,7 +137,7 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
 
 def test_two_nodes_need_no_common_disk(bucket, images, undisturbed, tmp_path):
     """The node of rank 0 is killed, so that its last saves are not in the bucket, or it loses its disk, too."""
-    files, port = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), free_port()
+    files, port = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), free_ports(1)[0]
     nodes = []
     for address in ("127.0.0.1", "127.0.0.2"):
         command = rendezvous("127.0.0.1", address, port, output="s3://data/nodes", resume="true", **SET)
@@ -159,7 +159,7 @@ def test_two_nodes_need_no_common_disk(bucket, images, undisturbed, tmp_path):
     finally:
         main.kill(), other.kill()
     assert "resuming" in main.out
-    assert_undisturbed(staged(main, "nodes"), undisturbed[2])
+    assert_same_run(staged(main, "nodes"), undisturbed[2])
 
 
 @pytest.fixture

@@ -71,7 +71,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", [*CASES, "corner", "stretch"])
+@pytest.mark.parametrize(
+    "case", [*(pytest.param(case, marks=pytest.mark.slow) for case in CASES if case != "center"), "center", "corner"]
+)
 def test_the_program_gives_the_results_of_the_detector(tmp_path, weights, file, case):
     """Same boxes, scores, labels and names, for files and arrays, small and large, wide and high."""
     if case in CASES:
@@ -93,6 +95,7 @@ def test_the_program_gives_the_results_of_the_detector(tmp_path, weights, file, 
     assert nothing.boxes.shape == (0, 4) and nothing.names == () and len(nothing) == 0
 
 
+@pytest.mark.slow
 def test_sixteen_bits_are_read_as_by_the_detector(tmp_path):
     weights = lively_checkpoint(tmp_path / "best.pt", value_range=(100, 4000))
     file = main(Config(str(weights), check_images=2))
@@ -121,6 +124,7 @@ def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file)
     assert (cv2.imread(str(tmp_path / "drawn.png")) != image).any()
 
 
+@pytest.mark.slow
 def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
     module = load(file)
     (tmp_path / "a.png").write_text("no image")
@@ -133,6 +137,7 @@ def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
         module.Detector(raw)
 
 
+@pytest.mark.slow
 def test_a_changed_program_is_kept_and_reported(tmp_path, weights, capsys):
     (tmp_path / "onnx_detector.py").write_text("# mine")
     main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2))

@@ -23,9 +23,9 @@ import yaml
 from painted import drawn
 from small import log_of, only_run
 from test_nodes import LONG, Node
+from toys import free_ports
 
 import train
-from tests.stress.torture import free_port
 from utils.config import override
 
 pytestmark = [
@@ -194,7 +194,7 @@ def assert_same_losses(rows: list, alone: list) -> None:
 
 
 def test_a_pytorchjob_goes_on_with_two_and_then_three_of_its_four_nodes(machine, constants, tmp_path):
-    job, port, output = yaml.safe_load(file_of("yaml", "pytorchjob.yaml")), free_port(), tmp_path / "runs"
+    job, port, output = yaml.safe_load(file_of("yaml", "pytorchjob.yaml")), free_ports(1)[0], tmp_path / "runs"
     words = {**ENDLESS, **constants, "output": output}
     nodes = [
         machine(tmp_path / str(rank), container(job)["command"], words, pytorchjob_env(job, port, rank))
@@ -264,7 +264,7 @@ def test_a_training_of_ray_goes_on_with_two_and_then_three_of_its_four_workers(c
 
 
 def test_the_nodes_of_a_trainjob_find_each_other(machine, constants, tmp_path):
-    spec, port = yaml.safe_load(file_of("yaml", "trainjob.yaml"))["spec"]["trainer"], free_port()
+    spec, port = yaml.safe_load(file_of("yaml", "trainjob.yaml"))["spec"]["trainer"], free_ports(1)[0]
     env = {"PET_NNODES": str(spec["numNodes"]), "PET_NPROC_PER_NODE": "1"}
     env |= {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
     words = {**WORDS, **constants, "output": tmp_path / "runs", "epochs": 1}
@@ -303,7 +303,7 @@ def test_the_command_of_skypilot_trains(machine, constants, tmp_path):
     task = yaml.safe_load(file_of("yaml", "sky.yaml"))
     words = {**WORDS, **constants, "output": tmp_path / "runs", "epochs": 1}
     env = {"SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_NODES": str(task["num_nodes"])}
-    command = ["bash", "-c", task["run"].replace(":29500", f":{free_port()}")]
+    command = ["bash", "-c", task["run"].replace(":29500", f":{free_ports(1)[0]}")]
     machine(tmp_path / "user", command, words, {**env, "SKYPILOT_NUM_GPUS_PER_NODE": "8"}).end(0)
     assert len(log_of(only_run(tmp_path / "runs"))) == 1
 

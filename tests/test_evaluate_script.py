@@ -22,8 +22,7 @@ from datasets.errors import DataError
 from deploy.detector import Detector
 from evaluate import Config, main
 from metrics.coco import BACKEND, COCO_METRICS
-from utils.config import ConfigError, override
-from utils.processes import Ranks
+from utils.config import ConfigError
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]
 FILES.append("report.html")
@@ -103,13 +102,6 @@ def test_the_result_files_are_written_and_the_worst_images_drawn(weights, painte
     assert first.split()[1:5] == ["3", "missed", "0", "false"] and first.endswith("val_3.png")
 
 
-def test_the_last_line_names_the_report(weights, painted, tmp_path, capsys):
-    for report in (True, False):
-        run(weights, painted(1, "val"), tmp_path / "out", report=report, worst=0)
-        last = capsys.readouterr().out.splitlines()[-1]
-        assert (str(tmp_path / "out/report.html") in last) == (tmp_path / "out/report.html").exists() == report
-
-
 def test_results_have_the_ids_of_coco_data(weights, painted, tmp_path):
     """Categories 90 and 3, images 500 and 40, and equal file names in two folders."""
     painted(4)
@@ -146,14 +138,6 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
     metrics = run(weights, painted(1, "val"), tmp_path / "out")
     assert metrics["AP"] == -1
     told(capsys.readouterr().out, f"{tmp_path / 'val.txt'} has no boxes")
-
-
-def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(evaluate.processes, "start", lambda device: Ranks(node_ranks=(0, 1)))
-    monkeypatch.setattr(evaluate.threads, "set_threads", lambda *arguments: calls.append(arguments))
-    run(weights, painted(1, "val"), tmp_path / "out", worst=0)
-    assert calls == [(torch.device("cpu"), 0, 2)]
 
 
 @pytest.mark.parametrize(
@@ -272,21 +256,6 @@ def test_batch_size_and_workers_do_not_change_the_metrics(weights, painted, tmp_
     assert a["AP"] > 0
     for name in COCO_METRICS:
         assert a[name] == pytest.approx(b[name], abs=1e-6)
-
-
-def test_overrides_by_name_as_on_the_command_line():
-    cfg = override(
-        Config(), ["checkpoint=a.pt", "data=d", "output=o", "image_size=320,640", "nms_iou=.5", "batch_size=2"]
-    )
-    assert (cfg.checkpoint, cfg.image_size, cfg.nms_iou, cfg.batch_size) == ("a.pt", (320, 640), 0.5, 2)
-
-
-def test_the_table_of_classes_is_aligned_with_chinese_names():
-    row = {"boxes": 3, **dict.fromkeys(evaluate.CLASS_COLUMNS, 0.5)}
-    metrics = {**dict.fromkeys(COCO_METRICS, 0.25), "per_class": {"红细胞": row, "platelets": row}}
-    lines = [line for line in evaluate.metrics_text(metrics).splitlines() if "0.5000" in line]
-    assert lines[0].startswith("红细胞   ") and lines[0][6:] == lines[1][9:]  # six columns of nine
-    assert len(lines) == 3 and lines[2].split()[:2] == ["mean", "6"] and lines[2].split()[-1] == "-"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -81,3 +82,16 @@ def test_the_blocks_of_the_readme_run_as_they_are_written_one_after_the_other(vi
     assert (visitor / ".venv/bin/python").exists()
     for path in ("found/rider.jpg", "check.html", "runs/demo-*/best.pt", "found/0.*", "runs/mine-*/best.onnx"):
         assert list(visitor.glob(path)), path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands of a container for Linux")
+def test_what_the_dockerfile_copies_is_the_whole_program(tmp_path):
+    """Its last command, with other folders."""
+    (command,) = re.findall(r"^RUN --mount=type=bind,target=/source (.*)", text_of(ROOT / "Dockerfile"), re.MULTILINE)
+    (tmp_path / "thaw").mkdir()
+    folders = {"/source": ROOT, "/thaw": tmp_path / "thaw"}  # replaced at once: either may be part of the other's path
+    command = re.sub("/source|/thaw", lambda found: shlex.quote(str(folders[found[0]])), command)
+    subprocess.run(["sh", "-ec", command], check=True)
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    copied = {path.name for path in (tmp_path / "thaw").iterdir()}
+    assert copied == {*(path.name for path in ROOT.glob("*.py")), *packages, "LICENSE", "NOTICE"}

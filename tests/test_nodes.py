@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 import pytest
+from painted import drawn
+from small import assert_same_run
+from toys import free_ports
 
 from datasets.loader import ValSampler
-from tests.stress import torture
 from utils import checkpoint
 
 pytestmark = [
@@ -170,8 +172,7 @@ def torchrun(*flags, **changes):
 def images(tmp_path_factory):
     """Annotation files of generated images for training and validation."""
     folder = tmp_path_factory.mktemp("images")
-    torture.draw(folder, IMAGES)
-    return folder
+    return drawn(folder, IMAGES)
 
 
 @contextlib.contextmanager
@@ -218,7 +219,7 @@ def pair(make, tmp_path):
     """`pair(host, guest)` -> two nodes with these addresses on the loopback device; the host keeps the rendezvous."""
 
     def make_pair(host="127.0.0.1", guest="127.0.0.2", different=None, **changes):
-        port, changes = torture.free_port(), {"output": tmp_path / "common", **changes}
+        port, changes = free_ports(1)[0], {"output": tmp_path / "common", **changes}
         commands = [rendezvous(host, host, port, **changes)]
         commands += [rendezvous(host, guest, port, **{**changes, **(different or {})})]
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -227,42 +228,10 @@ def pair(make, tmp_path):
     return make_pair
 
 
-def assert_undisturbed(folder, undisturbed, files=("last.pt", "best.pt", "log.csv")):
-    assert torture.differences(undisturbed, folder, files)[0] == []
-
-
 def assert_resumed_in_the_middle(main):
     """The last start of rank 0 resumed within an epoch, not at its beginning or end."""
     found = re.findall(r"resuming \S+ after epoch (\d) and (\d+) batches", main.out)
     assert found and all(0 < int(epoch) < 3 and int(batches) > 0 for epoch, batches in found), main.tail()
-
-
-def in_one_word(node, *words):
-    """The command of a node without the constants of its training, and with other words."""
-    return [*node.command[: node.command.index("script.py") + 1], *words]
-
-
-def test_a_killed_run_of_two_processes_resumes_in_one_word(make, undisturbed):
-    node = make("one", torchrun("--standalone", "--nproc_per_node=2")).start()
-    node.wait_for_the_middle()
-    node.kill()
-    node.command = in_one_word(node, f"resume=output/{node.run.name}", "output=output")
-    node.start().end(0)
-    assert_resumed_in_the_middle(node)
-    assert_undisturbed(node.run, undisturbed)
-
-
-def test_two_nodes_resume_in_one_word(pair, undisturbed):
-    main, other = pair()
-    main.start(), other.start()
-    main.wait_for_the_middle()
-    for node in (main, other):
-        node.kill()
-        node.command = in_one_word(node, "resume=true", "name=small", f"output={node.run.parent}")
-    main.start(), other.start()
-    main.end(0), other.end(0)
-    assert_resumed_in_the_middle(main)
-    assert_undisturbed(main.run, undisturbed)
 
 
 @pytest.mark.parametrize("dies", ["rank 0", "both"])
@@ -280,7 +249,7 @@ def test_a_node_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, dies
         node.start()
     host.end(0), guest.end(0)
     assert_resumed_in_the_middle(main)
-    assert_undisturbed(main.run, undisturbed)  # the only run folder
+    assert_same_run(main.run, undisturbed)  # the only run folder
     if dies == "both":
         starts = json.loads((main.run / "environment.json").read_text())["earlier_starts"]
         assert len(starts) == 1  # only one of the two nodes wrote there each time
@@ -350,7 +319,7 @@ def cable():
 
 
 def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, make, undisturbed, tmp_path):
-    port, made = torture.free_port(), []
+    port, made = free_ports(1)[0], []
     for end, address in cable.ends.items():
         command = rendezvous(cable.ends["host"], address, port, conf=",read_timeout=600", output=tmp_path / "common")
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": cable.name(end)}
@@ -365,7 +334,7 @@ def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, 
     cable.link("up")
     host.end(0), guest.end(0)
     assert_resumed_in_the_middle(host)
-    assert_undisturbed(host.run, undisturbed)
+    assert_same_run(host.run, undisturbed)
 
 
 def change_a_box(node):
@@ -416,14 +385,6 @@ def test_a_failing_rank_reports_the_cause_and_ends_all_within_seconds(make):
     summary = node.err.partition("Root Cause")[2]
     assert re.search(r"rank +: 1", summary) and lost.name in summary, node.tail()
     assert [len(node.lines_of(rank)) - before[rank] for rank in (0, 1)] in ([0, 1], [1, 1]), node.tail()
-
-
-def test_ranks_wait_for_a_rank_that_saves_slowly(make, undisturbed):
-    command = torchrun("--standalone", "--nproc_per_node=2", save_minutes=0)
-    node = make("one", command, save_seconds=8).start()
-    node.end(0)
-    assert "awake" in node.out
-    assert_undisturbed(node.run, undisturbed)
 
 
 def test_ranks_wait_no_longer_than_the_time_out_and_name_it(make):

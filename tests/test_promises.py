@@ -31,15 +31,6 @@ PROMISES = {  # first words of the row -> what stays equal when each of CHANGES 
 }
 
 
-def test_the_page_has_this_table():
-    _, _, section = PAGE.read_text(encoding="utf-8").partition("### Where each promise ends\n")
-    header, *rows = re.findall(r"^\| (.*) \|$", section.partition("\n### ")[0], re.MULTILINE)
-    assert all(change in name for change, name in zip(CHANGES, header.split(" | ")[1:], strict=True))
-    for row, (words, expected) in zip(rows, PROMISES.items(), strict=True):
-        promise, *found = row.split(" | ")
-        assert promise.startswith(words) and found == expected, promise
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_resumed_run_notes_the_changes_that_end_its_equality_by_bits(change):
     before = {"device": "cpu", **dict.fromkeys(set(CHANGES) - {"device"}, 1)}
@@ -74,6 +65,7 @@ def test_workers_change_no_bit_of_a_run(demo_images, tmp_path, run):
     assert_same_run(train_quietly(config(demo_images, tmp_path, epochs=2, workers=1))[0], run)
 
 
+@pytest.mark.slow
 def test_threads_change_a_run_by_rounding(demo_images, tmp_path):
     """At a learning rate of 0, so that rounding does not grow."""
     logs = []
@@ -112,6 +104,7 @@ print(sorted({path.suffix for path in output.rglob("*")}), opened, sep="\\n")
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_sent(demo_images, tmp_path):
     """No program opens a connection, from the first import to the end, if the weights are a file."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}

@@ -90,11 +90,13 @@ def test_a_run_stopped_in_the_middle_ends_with_the_same_bits(finished, two_sets,
     assert_same_run(folder, finished[0])
 
 
+@pytest.mark.slow
 def test_all_labeled_is_another_training(finished, two_sets, tmp_path):
     folder, *_ = train_quietly(cfg_of(two_sets, tmp_path, all_labeled=True))
     assert log_of(folder)[-1]["loss"] != log_of(finished[0])[-1]["loss"]
 
 
+@pytest.mark.slow
 def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
     report, _ = check(two_sets, ".4")
     assert report["train"]["annotated"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))

@@ -7,25 +7,27 @@ FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted f
 splits are checked.
 
 Prints what matters most, and writes the report to `json`. `page` shows it with images: an HTML file that needs nothing
-else, or a contact sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training
-would refuse the data.
+else. Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
+import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from datasets.box_sizes import Size
 from datasets.errors import DataError
 from datasets.formats.options import read_options
-from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
-from tools.check_page import contact_page, html_page
-from tools.check_report import SUSPICIOUS, Part, check
-from utils.config import ConfigError, Constants, override
+from tools.check_page import TITLE, html_page
+from tools.check_report import check
+from tools.check_split import SUSPICIOUS
+from utils.config import ConfigError, Constants, override, require_writable
+from utils.outputs import require_replaceable, write_all
 from utils.script import run_script
 from utils.text import aligned, brief, error_text, first_of
 
@@ -44,7 +46,7 @@ class Config(Constants):
     all_labeled: bool = False  # as in train.py: what A of A,B has no class for is not in its images
     ignore_regions: str | None = None  # as in train.py: crowd, a class, or both
     json: str | None = None  # a file for the report
-    page: str | None = None  # a file to look at: .html with everything, or a contact sheet, .png or .jpg
+    page: str | None = None  # a file to look at, .html
 
 
 def text_of(report: dict[str, Any]) -> str:
@@ -138,12 +140,31 @@ def _short(place: str) -> str:
     return os.path.basename(path) + colon + what
 
 
-def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
-    """Writes the page: HTML, or a contact sheet of images with their boxes if its name ends like an image's."""
-    if path.lower().endswith(".html"):
-        write_html(path, html_page(report, parts))
-    else:
-        write_sheet(path, contact_page(parts["train"].good))
+def require_output(option: str, path: str, suffix: str) -> None:
+    """Raises ConfigError for an output file that cannot be written, or that exists and was not written by an earlier check."""
+    given, file = f"{option}={path}", Path(path)
+    if file.suffix.lower() != suffix:
+        raise ConfigError(f"{given}: give a name that ends with {suffix}")
+    require_writable(given, file.parent)
+    require_replaceable(given, [file], file.is_file() and is_output(file), "check")
+
+
+def is_output(file: Path) -> bool:
+    """Returns whether a file was written by this check. An empty file counts too."""
+    data = file.read_bytes()
+    if file.suffix.lower() == ".html":
+        return not data or f"<title>{TITLE}</title>".encode() in data[:1000]
+    try:
+        report = json.loads(data or b'{"errors": []}')
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(report, dict) and (set(report) == {"errors"} or {"size", "train", "warnings"} <= set(report))
+
+
+def write(path: str, text: str) -> None:
+    """Writes an output file, and its folder if there is none."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_all({Path(path): text.encode("utf-8", "backslashreplace")})
 
 
 def main(words: list[str]) -> None:
@@ -155,7 +176,7 @@ def main(words: list[str]) -> None:
         if cfg.data is None:
             raise ConfigError("data= is missing: an annotation file or the folder of a data set")
         if cfg.json:
-            require_output("json", cfg.json, (".json",))
+            require_output("json", cfg.json, ".json")
     except (OSError, ValueError) as error:
         raise SystemExit(error_text(error)) from error
     try:
@@ -163,19 +184,19 @@ def main(words: list[str]) -> None:
             height, width = cfg.image_size
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
-            require_output("page", cfg.page, PAGES)
+            require_output("page", cfg.page, ".html")
         chosen = ("classes", "image_root", "split_by", "all_labeled", "ignore_regions")
         options = read_options(**{name: getattr(cfg, name) for name in chosen})
         report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
         print(text_of(report))
         if cfg.page:
-            write_page(cfg.page, report, parts)
+            write(cfg.page, html_page(report, parts))
             print(f"\npage: {cfg.page}")
     except (OSError, ValueError) as error:
         report = {"errors": [error_text(error)]}
         print(report["errors"][0], file=sys.stderr)
     if cfg.json:
-        write_report(cfg.json, report)
+        write(cfg.json, json.dumps(report, ensure_ascii=False, indent=1))
     sys.exit(1 if report["errors"] else 0)
 
 

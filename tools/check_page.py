@@ -1,4 +1,4 @@
-"""The data check as something to look at: an HTML page that needs no other file, or a contact sheet."""
+"""The data check as an HTML page that needs no other file."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,19 +11,16 @@ from datasets.box_sizes import HARD
 from datasets.errors import first_ten
 from datasets.store import Annotations, evenly_spaced
 from report import page
-from report.drawn_images import draw_labels
-from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
-from utils.draw import contact_sheet, resized
+from tools.check_split import EDGES, SUSPICIOUS, Part, one_per_group
 from utils.images import ImageError, read_image
-from utils.text import amount
 
 TEMPLATE = Path(__file__).with_name("check.html")
+TITLE = "Data check"
 SIDE, QUALITY = 400, 80  # of a thumbnail: pixels of its longer side, JPEG quality
 LIMIT = 12 * 2**20  # bytes of all thumbnails; base64 adds a third
 BOXES = 500  # boxes drawn in an image at most
 SAMPLES, PAIRS, PLACES, ROWS = 12, 12, 6, 200  # images, groups of copies, images of each problem, classes at most
 NAMES = 4  # class names under a thumbnail
-COLUMNS, CELL = 4, 320  # of the contact sheet: columns, pixels of the longer side of an image
 
 
 def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
@@ -33,8 +30,8 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
     classes = _classes(report, parts)
     return page.render(
         TEMPLATE,
-        "Data check",
-        ["Classes", "Box sizes", "Samples", "Copies", "Most and smallest boxes", "Problems"],
+        TITLE,
+        ["Classes", "Box sizes", "Samples", "Copies", "Problems"],
         report={**report, **{name: {**report[name], "median": f"{report[name]['median_side']:g}"} for name in parts}},
         names=list(parts),
         rows=ROWS,
@@ -45,7 +42,6 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
         histograms={name: _histogram(report[name]["histogram"]) for name in parts},
         samples={name: _samples(thumbnails, name) for name in parts},
         copies=_copies(thumbnails, report),
-        extremes={name: _extremes(thumbnails, name) for name in parts},
         problems=problems,
         notes=notes,
     )
@@ -64,7 +60,7 @@ def _counts(part: dict[str, Any]) -> dict[str, int]:
 
 def _classes(report: dict[str, Any], parts: dict[str, Part]) -> list[dict[str, Any]]:
     """Returns the rows of the table of classes: the boxes, the images and the median size of the boxes in each split."""
-    most = max([1, *(count for name in parts for count in report[name]["classes"].values())])
+    max_boxes = max([1, *(count for name in parts for count in report[name]["classes"].values())])
     rows = []
     for label, name in enumerate(list(report["train"]["classes"])[:ROWS]):
         cells = []
@@ -72,7 +68,7 @@ def _classes(report: dict[str, Any], parts: dict[str, Part]) -> list[dict[str, A
             boxes = part["classes"].get(name, 0)
             side = f"{part['class_sides'][label]:g}" if boxes else "–"
             images = part["class_images"][label]
-            cells.append({"boxes": boxes, "percent": f"{100 * boxes / most:.1f}", "images": images, "side": side})
+            cells.append({"boxes": boxes, "percent": f"{100 * boxes / max_boxes:.1f}", "images": images, "side": side})
         rows.append({"label": label, "name": name, "cells": cells})
     return rows
 
@@ -80,9 +76,9 @@ def _classes(report: dict[str, Any], parts: dict[str, Part]) -> list[dict[str, A
 def _histogram(counts: list[int]) -> list[dict[str, Any]]:
     """Returns the bars of the box sizes."""
     ends = [f"{low}–{high}" for low, high in zip(EDGES, EDGES[1:], strict=False)] + [f"{EDGES[-1]}+"]
-    most = max(1, *counts)
+    max_count = max(1, *counts)
     return [
-        {"range": end, "count": count, "height": f"{150 * count / most:.0f}", "hard": low < HARD}
+        {"range": end, "count": count, "height": f"{150 * count / max_count:.0f}", "hard": low < HARD}
         for low, end, count in zip(EDGES, ends, counts, strict=True)
     ]
 
@@ -91,24 +87,6 @@ def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
     good = thumbnails.parts[name].good
     firsts = np.unique(thumbnails.parts[name].groups)  # one of the versions of an image
     return [thumbnails.of_image(name, good.path(firsts[i])) for i in evenly_spaced(len(firsts), SAMPLES)]
-
-
-def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns the images with the most boxes, and the smallest boxes."""
-    part = thumbnails.parts[name]
-    most = []
-    for path, count, versions in part.report["max_boxes"]:
-        if count:
-            caption = amount(count, "box")
-            most.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
-    smallest = []
-    for (_, side, versions), row in zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True):
-        smallest.append(thumbnails.of_box(name, row, f"{side:g} px{_of_versions(versions)}"))
-    return {"most": most, "smallest": smallest}
-
-
-def _of_versions(count: int) -> str:
-    return f", 1 of {count} versions" if count > 1 else ""
 
 
 def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -215,13 +193,3 @@ class _Thumbnails:
 
 def _name(good: Annotations, label: int) -> str:
     return good.classes[label] if label >= 0 else "crowd"
-
-
-def contact_page(annotations: Annotations) -> np.ndarray:
-    """Draws a contact sheet of up to 16 images, evenly spaced over the data set, with their labels -> uint8 [H, W, 3] BGR."""
-    drawn = []
-    for index in evenly_spaced(len(annotations), COLUMNS**2):
-        image = annotations.image(index)
-        scale = CELL / max(image.shape[:2])  # before drawing, so that the text stays readable
-        drawn.append(draw_labels(resized(image, scale), scale, annotations, index))
-    return contact_sheet(drawn, COLUMNS, CELL)

@@ -28,7 +28,7 @@ from datasets.formats.file import CLASS_FILES
 from datasets.formats.options import read_options
 from datasets.formats.read import SPLITS, read
 from datasets.store import Annotations
-from tools.tiles import cutter_of
+from tools.tiles import Cutter, cutter_of
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
 from utils.outputs import write_all
 from utils.script import run_script
@@ -53,9 +53,12 @@ class Config(Constants):
     background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
 
 
-def _divide(annotations: Annotations, target: Path, cfg: Config) -> dict[Path, Annotations]:
+def _divide(
+    annotations: Annotations, target: Path, fractions: tuple[float, ...] | None, cfg: Config
+) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
-    fractions = cfg.split
+    if fractions is None:
+        return {target: annotations}
     option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
     if len(fractions) not in (2, 3) or not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
@@ -69,36 +72,18 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    choices = {"source_split": (None, *SPLITS), "bad_boxes": ("drop", "error")}
-    require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
-    if goal.suffix.lower() not in (".txt", ".json"):
-        raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
-    if goal.name.lower() in CLASS_FILES:
-        raise DataError(f"{target}: this name is reserved for class names: give another one, such as all.txt")
-    if cfg.split_by and not cfg.split:
-        raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
-    source_split = cfg.source_split or ("all" if cfg.split else "train")
-    require_writable(target, goal.parent)
-    cutter = _cutter(cfg)
-    options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, split_by=cfg.split_by)
-    found = read(source, source_split, options)
-    report = list(found.notes)
+    cutter = _checked(goal, cfg)
     to_json = goal.suffix.lower() == ".json"
-    missing = [path for path in map(found.path, range(len(found))) if not os.path.exists(path)]
-    raise_any(
-        f"{source}: images that do not exist: {len(missing)} of {len(found)}; image_root= names their folder", missing
-    )
-    if to_json or cutter:
-        found, report = check_images(found, options)  # COCO JSON and tiles need the sizes of the images
-    outputs = _divide(found, goal, cfg) if cfg.split else {goal: found}
+    data, report = _read(source, cfg, with_sizes=to_json or cutter is not None)
+    outputs = _divide(data, goal, cfg.split, cfg)
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
     texts, write = {}, split.json_of
     if not to_json:
-        texts, write = _class_names(source, goal, found.classes), split.text_of
-        report += _lost(found) + _also_named(source, texts)
-    if found.is_partly_annotated and (cutter or not to_json):
+        texts, write = _class_names(source, goal, data.classes), split.text_of
+        report += _lost(data) + _also_named(source, texts)
+    if data.is_partly_annotated and (cutter or not to_json):
         text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
         report.append(f"{source}: {text}: write COCO JSON without tiles")
     place = partial(split.relative, folder=goal.parent)
@@ -109,14 +94,43 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
-    if found.other_splits and cfg.source_split is None:
-        report.append(
-            f"{source}: splits that are not converted: {', '.join(found.other_splits)}; source_split=all converts all"
-        )
-    report += lines
-    return report + [
-        f"{path}: {amount(len(parts), 'image')}, {amount(len(parts.boxes), 'box')}" for path, parts in outputs.items()
-    ]
+    for path, chosen in outputs.items():
+        lines.append(f"{path}: {amount(len(chosen), 'image')}, {amount(len(chosen.boxes), 'box')}")
+    return report + lines
+
+
+def _checked(goal: Path, cfg: Config) -> Cutter | None:
+    """Checks all that needs no data. Returns the Cutter of tile=, or None without it. Raises ValueError."""
+    choices = {"source_split": (None, *SPLITS), "bad_boxes": ("drop", "error")}
+    require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
+    if goal.suffix.lower() not in (".txt", ".json"):
+        raise DataError(f"{goal}: the name must end with .txt (annotation file) or .json (COCO JSON)")
+    if goal.name.lower() in CLASS_FILES:
+        raise DataError(f"{goal}: this name is reserved for class names: give another one, such as all.txt")
+    if cfg.split_by and not cfg.split:
+        raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
+    require_writable(str(goal), goal.parent)
+    options = {name: getattr(cfg, name) for name in ("tile", "overlap", "visible", "background")}
+    if all(value is None for value in options.values()):
+        return None
+    return cutter_of(**options, seed=cfg.seed)
+
+
+def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list[str]]:
+    """Reads the data, `with_sizes` of their images, too. Returns them with notes. Raises DataError for missing images."""
+    options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, split_by=cfg.split_by)
+    data = read(source, cfg.source_split or ("all" if cfg.split else "train"), options)
+    missing = [path for path in map(data.path, range(len(data))) if not os.path.exists(path)]
+    raise_any(
+        f"{source}: images that do not exist: {len(missing)} of {len(data)}; image_root= names their folder", missing
+    )
+    other_splits, notes = data.other_splits, list(data.notes)
+    if with_sizes:
+        data, notes = check_images(data, options)
+    if other_splits and cfg.source_split is None:
+        names = ", ".join(other_splits)
+        notes.append(f"{source}: splits that are not converted: {names}; source_split=all converts all")
+    return data, notes
 
 
 def _lost(data: Annotations) -> list[str]:
@@ -127,14 +141,6 @@ def _lost(data: Annotations) -> list[str]:
     text = "boxes whose object has an area of its own, which an annotation file cannot hold"
     effect = "AP_small, AP_medium and AP_large are then measured with the areas of the boxes"
     return [f"{data.source}: {text}: {count}; {effect}: a target that ends with .json keeps the areas"]
-
-
-def _cutter(cfg: Config):
-    """Returns the Cutter of tile=, or None without it. Raises ValueError for options of tiles without their side."""
-    options = {name: getattr(cfg, name) for name in ("tile", "overlap", "visible", "background")}
-    if all(value is None for value in options.values()):
-        return None
-    return cutter_of(**options, seed=cfg.seed)
 
 
 def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path, str]:
@@ -170,10 +176,7 @@ def main(words: list[str]) -> None:
             raise ConfigError(
                 f"{named}: split= takes fractions, as in split=.9,.1; to read one split, write source_{named}"
             )
-        words = in_order(words, ("data", "target"))
-        more = next((word for word in words if is_path(word)), None)
-        if more and all("=" in word for word in words if word != more):  # another wrong word has its own message
-            raise ConfigError(f"{more}: data= and target= are given already: leave it out, or write its name before it")
+        words = with_names(words)
         options = asdict(override(Config(), words))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:
@@ -183,21 +186,19 @@ def main(words: list[str]) -> None:
         raise SystemExit(error_text(error)) from error
 
 
-def is_path(word: str) -> bool:
-    """Whether a word of the command line is a path without a name: no option, and no value of one."""
+def with_names(words: list[str]) -> list[str]:
+    """Returns the words after naming the first two paths, data= and target=; a path may contain "="."""
+    free = [name for name in ("data", "target") if not any(word.startswith(f"{name}=") for word in words)]
     known = {field.name for field in fields(Config)}
-    return not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
-
-
-def in_order(words: list[str], names: tuple[str, ...]) -> list[str]:
-    """Returns the words with `names` before those that have no name, in order."""
-    free = [name for name in names if not any(word.startswith(f"{name}=") for word in words)]
-    named = []
+    found = []
     for word in words:
-        if is_path(word) and free:
+        is_path = not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
+        if is_path and free:
             word = f"{free.pop(0)}={word}"
-        named.append(word)
-    return named
+        elif is_path and not known.intersection(words):  # a constant without "=" has its own message
+            raise ConfigError(f"{word}: data= and target= are given already: leave it out, or write its name before it")
+        found.append(word)
+    return found
 
 
 if __name__ == "__main__":

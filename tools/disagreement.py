@@ -67,6 +67,10 @@ class Suspect(NamedTuple):
     label: Box | None  # None: missing
     proposal: Box | None  # what the detections propose; None: to remove the label
 
+    def boxes(self) -> list[Box]:
+        """Returns the label and the proposal, without what is None."""
+        return [box for box in (self.label, self.proposal) if box]
+
 
 class Pair(NamedTuple):
     """Labels and detections of one image, and how they overlap."""
@@ -122,8 +126,8 @@ def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.nd
         np.add.at(counts, pair.labels[~pair.crowd], 1)
         n, d = np.nonzero(matched & ~explained(pair))
         np.add.at(sums, (pair.labels[n], pair.classes[d]), pair.scores[d])
-        for n in np.flatnonzero(own):
-            overlaps[pair.labels[n]].append(pair.iou[n][pair.same[n]].max())
+        for row in np.flatnonzero(own):
+            overlaps[pair.labels[row]].append(pair.iou[row][pair.same[row]].max())
     sums[np.diag_indices(num_classes)] += PRIOR * sums.trace() / max(counts.sum(), 1)
     usual = np.maximum(sums / (counts + PRIOR)[:, None], 1e-6)
     return usual, np.array([np.median(values) if values else 0 for values in overlaps])
@@ -141,7 +145,7 @@ def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
     regions = pair.boxes[pair.crowd][:, None]
     in_crowd = ((regions[..., :2] <= centers) & (centers <= regions[..., 2:])).all(-1).any(0)
     free = (pair.iou.max(0, initial=0) < MATCH) & ~in_crowd
-    taken, found = [one.proposal.box for one in loose], []
+    taken, found = [one.proposal.box for one in loose if one.proposal], []
     for d in np.argsort(-pair.scores, kind="stable"):
         box = pair.detected[d]
         if free[d] and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):
@@ -196,9 +200,9 @@ def labeled_probabilities(pairs: list[Pair], free: list[np.ndarray], average: np
     features = [features_of(pair, average, odds[1] - odds[0]) for pair in pairs]
     x, y = [np.zeros((0, len(EXPECTED)))], [np.zeros(0)]
     for has_label, groups in enumerate((free, explaining)):
-        for pair, row, chosen in zip(pairs, features, groups, strict=True):
+        for pair, of_pair, chosen in zip(pairs, features, groups, strict=True):
             sure = chosen[pair.scores[chosen] >= SURE]
-            x.append(row[sure])
+            x.append(of_pair[sure])
             y.append(np.full(len(sure), float(has_label)))
     weights = logistic_regression(np.concatenate(x), np.concatenate(y), EXPECTED)
     return [probability(row @ weights) for row in features]

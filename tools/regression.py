@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-LEAST = 0.02  # smaller probabilities count as this one
+MIN_PROBABILITY = 0.02  # smaller probabilities count as this one
 RIDGE = 10.0  # L2 penalty of what the weights differ from the expected ones
 
 
 def logit(probabilities: np.ndarray) -> np.ndarray:
     """Returns the logarithm of the odds."""
-    clipped = np.clip(probabilities.astype(float), LEAST, 1 - LEAST)
+    clipped = np.clip(probabilities.astype(float), MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return np.log(clipped / (1 - clipped))
 
 

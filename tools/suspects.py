@@ -7,7 +7,7 @@ FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted f
 The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
 look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
-labelstudio.json and cvat.xml have the images with suspects, their labels and the proposals, to correct in these tools.
+labelstudio.json has the images with suspects, their labels and the proposals, to correct in Label Studio.
 
     python -m tools.suspects apply=FOLDER accept=1-11,14
 
@@ -44,7 +44,7 @@ from engine.run_folder import create
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_labels import write_label_files
-from tools.suspects_page import TITLES, short_names, write_page
+from tools.suspects_page import TITLES, write_page
 from tools.suspects_table import apply, write_csv
 from tools.trainings import run_trainings
 from utils.boxes import pairwise_iou
@@ -72,7 +72,7 @@ RECIPE = {
 }
 FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly
 BATCH = 16  # images that are read at once
-# Least fraction of the labels that the models should find. On 115 images of chess boards, with 5 % of the classes replaced, a
+# Min fraction of the labels that the models should find. On 115 images of chess boards, with 5 % of the classes replaced, a
 # model that found .70 of the labels had .17 of the first 20 wrong classes right, and .65 with .81 of the labels.
 MIN_FOUND = 0.75
 
@@ -140,9 +140,9 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
     detected, paths = [], [data.path(i) for i in range(len(data))]
     for images in batched(prefetch(detector.read, paths, 2 * BATCH, READERS), BATCH):
         results = detector(images)
-        if detector.config.get("flip"):  # the training had mirrored images, too: the mean of both scores is better
-            mirrored = detector([cv2.flip(image, 1) for image in images])
-            triples = zip(results, mirrored, images, strict=True)
+        if detector.config.get("flip"):  # the training flipped images, too: the mean of both scores is better
+            flipped = detector([cv2.flip(image, 1) for image in images])
+            triples = zip(results, flipped, images, strict=True)
             results = [replace(one, scores=mean_scores(one, other, image)) for one, other, image in triples]
         for result in results:
             known = result[label_of[result.labels] >= 0]
@@ -150,12 +150,12 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
     return detected
 
 
-def mean_scores(result: Result, mirrored: Result, image: np.ndarray) -> np.ndarray:
-    """Returns the scores [n], each averaged in log-odds with the score of the same object in the mirrored image."""
-    boxes, width = mirrored.boxes.copy(), image.shape[1]
+def mean_scores(result: Result, flipped: Result, image: np.ndarray) -> np.ndarray:
+    """Returns the scores [n], each averaged in log-odds with the score of the same object in the flipped image."""
+    boxes, width = flipped.boxes.copy(), image.shape[1]
     boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
-    same = (pairwise_iou(result.boxes, boxes) >= MATCH) & (result.labels[:, None] == mirrored.labels)
-    other = np.where(same, mirrored.scores, 0).max(1, initial=0)
+    same = (pairwise_iou(result.boxes, boxes) >= MATCH) & (result.labels[:, None] == flipped.labels)
+    other = np.where(same, flipped.scores, 0).max(1, initial=0)
     return probability((logit(result.scores) + logit(other)) / 2).astype(np.float32)
 
 
@@ -170,20 +170,16 @@ def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
 
 
 def only_annotated(detected: list[Detected], data: Annotations) -> list[Detected]:
-    """Leaves out the detections of classes that were not looked for in their image, whose labels cannot be missing."""
+    """Leaves out the detections of classes that are not annotated in their image, whose labels cannot be missing."""
     pairs = zip(detected, data.annotated_mask(), strict=True)
     return [tuple(part[annotated[found[2]]] for part in found) for found, annotated in pairs]
 
 
 def weak_text(fraction: float, checkpoint: str | None) -> str:
     """Returns the warning for models that find only this fraction of the labels, with the fix."""
+    who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
     if checkpoint:
-        who, fix = (
-            f"checkpoint={checkpoint} is",
-            "train it for more epochs, or leave out checkpoint= for two trainings here",
-        )
-    else:
-        who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
+        who, fix = f"checkpoint={checkpoint} is", "train it for more epochs, or leave out checkpoint="
     return f"{who} too weak to judge labels: {fraction:.0%} found, at least {MIN_FOUND:.0%} needed: {fix}"
 
 
@@ -227,19 +223,16 @@ def is_copy(one: Suspect, group: list[Suspect], sizes: np.ndarray) -> bool:
     places, classes = [], []
     for suspect in (one, group[0]):
         height, width = sizes[suspect.image]
-        box = (suspect.label or suspect.proposal).box
-        places.append(np.asarray(box, np.float64)[None] / [width, height, width, height])
+        box = np.asarray(suspect.boxes()[0].box, np.float64)
+        places.append(box[None] / [width, height, width, height])
         classes.append([part and part.label for part in (suspect.label, suspect.proposal)])
     return classes[0] == classes[1] and pairwise_iou(*places)[0, 0] >= MATCH
 
 
-def main(cfg: Config) -> Path:
-    """Ranks the labels, writes the files and returns their folder; with `apply`, returns the file of corrected labels."""
-    cfg = check(cfg)
+def checked(cfg: Config) -> Config:
+    """Returns the options after checking all that needs no data; the initial weights become a path."""
     if (cfg.apply is None) != (cfg.accept is None):
         raise ConfigError("apply= and accept= belong together: apply=FOLDER accept=1-11,14")
-    if cfg.apply is not None:
-        return apply(Path(cfg.apply), cfg.accept)
     require(cfg, {"epochs": 1, "top": 1, "seed": 0}, {"seed": MAX_SEED}, {"split": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
@@ -247,15 +240,24 @@ def main(cfg: Config) -> Path:
         require_empty(Path(cfg.output))
     else:
         require_writable("output=none", "runs", "give output=FOLDER")
+    if cfg.checkpoint:
+        return cfg
+    nets.check_size(cfg.image_size)
+    return replace(cfg, weights=initial_weights(cfg.weights))
+
+
+def main(cfg: Config) -> Path:
+    """Ranks the labels, writes the files and returns their folder; with `apply`, returns the file of corrected labels."""
+    cfg = check(cfg)
+    if cfg.apply is not None and cfg.accept is not None:
+        return apply(Path(cfg.apply), cfg.accept)
+    cfg = checked(cfg)
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
     data, notes = check_images(read(cfg.data, cfg.split, options), options)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
-    if not cfg.checkpoint:
-        cfg = replace(cfg, weights=initial_weights(cfg.weights))
-        nets.check_size(cfg.image_size)
     detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else None  # may be refused: no folder before
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)
@@ -263,34 +265,46 @@ def main(cfg: Config) -> Path:
         detected = judge_halves(cfg, data, folder)
     detected = only_annotated(detected, data)
     truth = [data.boxes_of(i) for i in range(len(data))]
-    suspects = rank(truth, detected, len(data.classes))
+    fraction = found_fraction(truth, detected)
+    quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
+    warning = weak_text(fraction, cfg.checkpoint) if fraction < MIN_FOUND else ""
+    write_results(folder, data, grouped(data, rank(truth, detected, len(data.classes)), cfg.top), quality, warning)
+    print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio")
+    command = shlex.join([f"apply={folder}", "accept=1-3,5"])
+    print(f"python -m tools.suspects {command}  # applies proposals 1, 2, 3 and 5")
+    return folder
+
+
+def grouped(data: Annotations, suspects: list[Suspect], top: int) -> dict[str, list[list[Suspect]]]:
+    """Returns the first `top` suspects of each kind, each with the same one in near-duplicates of its image."""
     found = scan([data.path(i) for i in range(len(data))])
     similar = similar_groups(found.digests, found.hashes)
     groups = {}
     for kind in KINDS:
-        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[: cfg.top]
+        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[:top]
+    return groups
+
+
+def write_results(
+    folder: Path, data: Annotations, groups: dict[str, list[list[Suspect]]], quality: str, warning: str
+) -> None:
+    """Writes all files, and prints what they hold."""
     ranked = [group for same_rank in zip_longest(*groups.values()) for group in same_rank if group]
-    order = list(dict.fromkeys(one.image for group in ranked for one in group))
-    names = short_names(data)
-    notes = write_label_files(folder, data, order, [one for group in ranked for one in group], names)
+    suspects = [one for group in ranked for one in group]
+    order = list(dict.fromkeys(one.image for one in suspects))
+    notes = write_label_files(folder, data, order, suspects)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
     if data.is_partly_annotated:
-        notes.append("suspects.txt cannot hold which classes were not looked for: correct the data that you gave")
+        notes.append("suspects.txt cannot hold which classes are annotated: correct the data that you gave")
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
-    fraction = found_fraction(truth, detected)
-    quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < MIN_FOUND else []
-    write_page(folder / "suspects.html", data, groups, lines, names, quality, warnings)
+    write_page(folder / "suspects.html", data, groups, lines, quality, warning)
     print("".join(f"\nnote: {note}" for note in notes))
-    print("\n".join([quality, *(f"WARNING: {warning}" for warning in warnings)]))
+    print(quality)
+    if warning:
+        print(f"WARNING: {warning}")
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
-    print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
-    print(
-        f"python -m tools.suspects {shlex.join([f'apply={folder}', 'accept=1-3,5'])}  # applies proposals 1, 2, 3 and 5"
-    )
-    return folder
 
 
 def from_command_line(argv: list[str]) -> Config:

@@ -25,17 +25,15 @@ def write_page(
     data: Annotations,
     groups: dict[str, list[list[Suspect]]],
     lines: dict[int, int],
-    names: list[str],
     quality: str,
-    warnings: list[str],
+    warning: str,
 ) -> None:
     """Writes the page.
 
-    `quality`, `warnings`: how many labels the models find.
     `groups`: by kind, each suspect with the same one in near-duplicates of its image, of which the page shows the first;
-    `lines`: the line of each image in suspects.txt; `names`: its short path.
+    `lines`: the line of each image in suspects.txt; `quality`, `warning`: how many labels the models find.
     """
-    left, shown, number = PAGE_BYTES, {}, 0
+    left, shown, number, names = PAGE_BYTES, {}, 0, short_names(data)
     for kind, group in groups.items():
         cards = []
         for one, *copies in group:
@@ -44,16 +42,13 @@ def write_page(
             if left > 0:
                 jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
             left -= len(jpeg)
-            card = {
-                "number": number,
-                "uri": page.data_uri(jpeg) if jpeg else "",
-                "change": change_of(one, data.classes),
-            }
-            card |= {"score": f"{one.score:.3f}", "place": data.where(one.image)}
-            card["copies"] = [(names[copy.image], lines[copy.image]) for copy in copies]
-            cards.append(card | {"name": names[one.image], "line": lines[one.image]})
+            card = {"number": number, "uri": "", "change": change_of(one, data.classes), "score": f"{one.score:.3f}"}
+            if jpeg:
+                card["uri"] = page.data_uri(jpeg)
+            card |= {"place": data.where(one.image), "name": names[one.image], "line": lines[one.image]}
+            cards.append(card | {"copies": [(names[copy.image], lines[copy.image]) for copy in copies]})
         shown[f"{TITLES[kind]} {len(group)}"] = cards
-    texts = {"source": data.source, "quality": quality, "warnings": warnings}
+    texts = {"source": data.source, "quality": quality, "warning": warning}
     html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, **texts)
     path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
@@ -70,14 +65,9 @@ def short_names(data: Annotations) -> list[str]:
 
 def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
     """Returns what the models propose, in words."""
-    if one.label is None:
-        return f"add {classes[one.proposal.label]}"
-    name = classes[one.label.label]
-    if one.proposal is None:
-        return f"remove {name}: it repeats another label"
-    if one.kind == "loose":
-        return f"{name}: other edges"
-    return f"{name}: rather {classes[one.proposal.label]}"
+    first, last = (classes[box.label] for box in (one.boxes()[0], one.boxes()[-1]))
+    texts = {"missing": f"add {last}", "wrong": f"{first}: rather {last}", "loose": f"{first}: other edges"}
+    return texts.get(one.kind, f"remove {first}: it repeats another label")
 
 
 def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tuple[str, ...]) -> bytes:

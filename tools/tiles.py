@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutter:
-    """Cuts images into tiles. `visible`: least visible fraction of a box; `background`: fraction of empty tiles that is kept."""
+    """Cuts images into tiles. `visible`: min visible fraction of a box; `background`: fraction of empty tiles that is kept."""
 
     tiles: Tiles
     visible: float

@@ -29,7 +29,8 @@ def run_trainings(folder: Path, trainings: Mapping[str, Sequence[str]], epochs: 
     at_once = 1
     if choose_device() == torch.device("cpu"):
         at_once = len(trainings)
-    waiting, running, shown = list(trainings), {}, 0
+    waiting, shown = list(trainings), 0
+    running: dict[str, subprocess.Popen] = {}
     with progress_bar(None, "training epochs", total=len(trainings) * epochs) as bar:
         try:
             while waiting or running:

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils import file_checks, paddle
-from utils.file_checks import CheckpointError, refuse_non_finite
+from utils import paddle
+from utils.file_checks import CheckpointError, fitting, refuse_non_finite, validated
 from utils.files import atomic_write, similar_path
-from utils.old_checkpoints import upgraded
-from utils.text import first_line
+from utils.text import brief, first_line
 
 FORMAT = 2
 PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
-OFFICIAL_STEMS = {  # names of official files, as released and in the cache folder -> the model
-    r"((?:yolox|yolov9|ppyoloe|picodet)_(?:nano|tiny|[a-z]))(?:_objects365|_\d+_coco_lcnet)?": r"\1",
-    r"ppyoloe_(?:plus_)?crn_([a-z])_.*": r"ppyoloe_\1",
-    r"v9-([a-z])": r"yolov9_\1",
-}
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -47,8 +42,7 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
     """
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
-    resume = contents.get("resume") or {}
-    refuse_non_finite(path, [contents.get("model"), resume.get("model"), resume.get("updater")])
+    refuse_non_finite(path, finite_parts(contents))
     try:
         for left in path.parent.glob(f".*{path.suffix}.*.tmp"):  # of every name: best.pt may never be saved again
             if time.time() - left.stat().st_mtime > STALE:
@@ -62,22 +56,17 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
-    """Reads a checkpoint of this project by `read`. Tensor names lose the prefixes of wrappers.
+    """Reads a checkpoint of this project by `read`.
 
-    Raises CheckpointError for the files of other projects, for wrong values, and if one is missing that the `purpose`,
-    "prediction" or "resuming", needs.
+    Raises CheckpointError for the files of other projects, and for an entry that is wrong, or that is missing although the
+    `purpose` ("prediction" or "resuming") needs it.
     """
-
     contents = read(path)
-    if is_own(contents) and contents["format"] == 1:
-        contents = upgraded(contents)
-    if not is_own(contents) or type(contents["format"]) is int and contents["format"] != FORMAT:
+    if not is_own(contents) or contents["format"] != FORMAT:
         raise other_format(path, contents)
-    resume = file_checks.validated(contents, path, "checkpoint", purpose).get("resume") or {}
-    refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
-    for part in (contents, resume):
-        if "model" in part:
-            part["model"] = strip(part["model"])
+    with fitting(path):
+        contents = validated(contents, path, purpose)
+        refuse_non_finite(path, finite_parts(contents))
     return contents
 
 
@@ -86,9 +75,11 @@ def is_own(contents: Any) -> bool:
     return isinstance(contents, dict) and "format" in contents and "model" in contents
 
 
-def strip(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict without the prefixes of DDP and DataParallel (`module.`) and of torch.compile (`_orig_mod.`)."""
-    return {name.replace("_orig_mod.", "").removeprefix("module."): value for name, value in state.items()}
+def finite_parts(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must not hold NaN in a checkpoint: both sets of weights, and the state of the updater."""
+    resume = contents.get("resume") or {}
+    states = {f"resume.{name}": resume.get(name) for name in ("model", "updater")}
+    return {"model": contents.get("model"), **states}
 
 
 def plain(value: Any, where: str = "contents") -> Any:
@@ -119,27 +110,30 @@ def plain(value: Any, where: str = "contents") -> Any:
 def read(path: str | Path, on_disk: bool = False) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU, or with `on_disk` only mapped from the disk.
 
-    A file whose name ends with .pdparams is one of PaddlePaddle, which has no checksums; see utils/paddle.py. Raises
-    CheckpointError for a missing or damaged file, and for one with more than plain containers and tensors (such a file could
-    run code when it is loaded).
+    With `on_disk`, the checksums are not compared. A file whose name ends with .pdparams is one of PaddlePaddle, which has no
+    checksums; see utils/paddle.py. Raises CheckpointError for a missing or damaged file, and for one with more than plain
+    containers and tensors (such a file could run code when it is loaded).
     """
-
     path = Path(path)
+    refuse_missing(path)
     zipped = False
-    if path.is_file():
+    try:
         with open(path, "rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"  # as PyTorch decides
-    if not zipped:
-        refuse_missing(path)
-        refuse_blank(path)
-    try:
         if path.suffix == PADDLE:
             return paddle.read(path)
-        if zipped:
-            file_checks.check_archive(path)
+        if zipped and not on_disk:
+            compare_checksums(path)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
     except Exception as error:  # damaged bytes can raise any kind of error
         raise unreadable(path, zipped, error) from error
+
+
+def compare_checksums(path: Path) -> None:
+    """Raises BadZipFile for a PyTorch file whose checksums differ, which PyTorch's reader does not compare."""
+    with zipfile.ZipFile(path) as archive:
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile("checksums differ")
 
 
 def not_saved(path: Path, error: BaseException) -> DiskError:
@@ -163,47 +157,31 @@ def refuse_missing(path: Path) -> None:
     raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 
-def refuse_blank(path: Path) -> None:
-    """Raises CheckpointError for a file that is empty or begins with zeros only."""
-    with open(path, "rb") as file:
-        if not any(file.read(4096)):
-            what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
-            raise CheckpointError(f"{path} {what}; use another checkpoint")
-
-
 def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
-    """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
-    if path.suffix == PADDLE:
-        return CheckpointError(
-            f"{path} is damaged or not a file of weights of PaddlePaddle ({first_line(error)}): use another"
-        )
+    """Returns the error of a file that the reader refuses. `zipped`: it has PyTorch's present format."""
     if path.suffix == ".onnx":
+        return CheckpointError(f"{path} is an exported file, not weights: name the .pt file that it came from")
+    if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
         return CheckpointError(
-            f"{path} is an exported file, whose weights cannot be read here: name the .pt file that it came from"
+            f"{path} is a checkpoint of Ultralytics or YOLOv5, whose networks have another architecture: its weights fit "
+            f"no model of this project. Use weights=coco, the official weights of model=, or weights=none"
         )
-    if isinstance(error, pickle.UnpicklingError):
-        if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
-            return CheckpointError(
-                f"{path} is a checkpoint of Ultralytics or YOLOv5, whose networks have another architecture: its weights fit "
-                f"no model of this project. Use weights=coco, the official weights of model=, or weights=none"
-            )
-        what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
-        return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
-    why = first_line(error)
-    return CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it")
+    if path.suffix == PADDLE:
+        why = first_line(error)
+        return CheckpointError(f"{path} is damaged or not a file of PaddlePaddle ({why}): use another copy")
+    if zipped and isinstance(error, pickle.UnpicklingError):
+        what = "holds Python objects; they could run code when loaded: refused. Save its state dict alone"
+        return CheckpointError(f"{path} {what}")
+    why = f" ({first_line(error)})" if zipped else ""
+    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: use another copy")
 
 
 def other_format(path: str | Path, contents: Any) -> CheckpointError:
     """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
-    if not is_own(contents):
-        stem = Path(path).stem
-        known = (
-            match.expand(name) for pattern, name in OFFICIAL_STEMS.items() if (match := re.fullmatch(pattern, stem))
-        )
-        name = next(known, "yolox_nano")
-        return CheckpointError(
-            f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
-            f"model={name} (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
-        )
-    form = f"format {contents['format']}; this version reads format {FORMAT}"
-    return CheckpointError(f"{path} has {form}. Use the version that wrote it")
+    if is_own(contents):
+        form = brief(repr(contents["format"]), 20)
+        return CheckpointError(f"{path} has format {form}, and this version reads format {FORMAT}: use its own version")
+    return CheckpointError(
+        f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
+        f"model=yolox_s (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
+    )

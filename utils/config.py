@@ -16,19 +16,25 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
 from utils.files import missing_text
 from utils.remote import refuse_keys
 from utils.text import brief, printable
 
-T = TypeVar("T")
+
+class Dataclass(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=Dataclass)
 MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 COUNTS = ("no", "one", "two", "three", "four")
 
 
@@ -43,31 +49,32 @@ class Constants:
     """The base of the dataclasses of constants: Config(imgsz=640) in Python gets the help that the command line gives."""
 
     def __new__(cls, *_: Any, **named: Any) -> "Constants":
+        known = get_type_hints(cls)
         for name, value in named.items():
-            if name not in cls.__dataclass_fields__:
-                raise ConfigError(unknown_text(f"{name}={show(value)}", cls.__dataclass_fields__))
+            if name not in known:
+                raise ConfigError(unknown_text(f"{name}={show(value)}", known))
         return super().__new__(cls)
 
 
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
-    """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
+    """Returns a copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
     Whole numbers may be written as 1e3, pairs as 640,640 or [640,640] or 640, and None as none if the type allows it.
-    A word without a name is the value of the first constant in `positional` whose function accepts it, if only one word is.
+    A word without a name is the value of the first constant in `positional` whose function accepts it.
     `-h` and `--help` print the constants with their comments and exit.
     Raises ConfigError for unknown names, for names that are given twice, and for values that do not fit.
     """
     if any(item in ("-h", "--help", "help") for item in argv):
         print(help_text(cfg))
         raise SystemExit(0)
-    cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
-    for index, item in enumerate(argv):
-        name, _, text = item.partition("=")
-        if name.startswith("-") or (name in kinds and not text.strip()):
-            raise ConfigError(_badly_written(argv[index:], kinds, cfg))
-    for item in _named(argv, positional or {}, kinds):
+    cfg, kinds = check(cfg), get_type_hints(type(cfg))
+    changes: dict[str, Any] = {}
+    for index, word in enumerate(argv):
+        item = _with_name(word, positional or {}, kinds)
         name, equals, text = item.partition("=")
         shown = brief(item)
+        if name.startswith("-") or (name in kinds and not text.strip()):
+            raise ConfigError(_without_dashes(argv[index:], kinds, cfg))
         if not equals and positional:
             names = " or ".join(f"{other}={shown}" for other in positional)
             fix = "" if "/" in item else f", or write {names}"
@@ -86,20 +93,30 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
     return check(replace(cfg, **changes))
 
 
-def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> str:
-    """Returns the message for a word such as --name=value or name, or for --name value: what to write instead."""
+def _with_name(word: str, positional: Mapping[str, Callable[[str], bool]], kinds: Mapping[str, Any]) -> str:
+    """Returns a word of the command line with a name, if it has none and a constant of `positional` accepts it."""
+    name, equals, _ = word.partition("=")
+    if name in kinds or word.startswith("-") or (equals and not os.path.exists(word)):
+        return word
+    owner = next((constant for constant, accepts in positional.items() if accepts(word)), None)
+    return f"{owner}={word}" if owner else word
+
+
+def _without_dashes(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> str:
+    """Returns the message for --name=value, --name value, name value and name=: what to write instead."""
     name, _, text = argv[0].partition("=")
-    shown, name = brief(argv[0]), name.lstrip("-").replace("-", "_") or "name"
+    name = name.lstrip("-").replace("-", "_") or "name"
     after = next((word for word in argv[1:3] if word != "="), "--")  # name = value is three words
     if not text.strip() and not after.startswith("--") and after.partition("=")[0] not in kinds:
-        text, shown = after, brief(" ".join(argv[: argv.index(after, 1) + 1]))
-    given = brief(text.strip()) or ("true" if bool in (kinds.get(name), *get_args(kinds.get(name))) else "VALUE")
+        text = after
+    default = "true" if bool in (kinds.get(name), *get_args(kinds.get(name))) else "VALUE"
+    given = brief(text.strip()) or default
     if name not in kinds and name != "name":
-        return f"{shown}: {migration.unknown_constant(name, given, kinds)}"
-    fix = f"write {name}={given}, without dashes and spaces"
+        return f"{brief(argv[0])}: {migration.unknown_constant(name, given, kinds)}"
+    expected = ""
     if name in kinds and given == "VALUE":
-        fix += f": {_expected(name, kinds[name], getattr(cfg, name))}"
-    return f"{shown}: {fix}"
+        expected = f": {_expected(name, kinds[name], getattr(cfg, name))}"
+    return f"{brief(argv[0])}: write {name}={given}, without dashes and spaces{expected}"
 
 
 def unknown_text(word: str, names: Collection[str]) -> str:
@@ -114,40 +131,17 @@ def is_weights(word: str) -> bool:
     return word.endswith((".pt", ".pth", ".onnx", ".pdparams"))
 
 
-def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]], kinds: Mapping) -> list[str]:
-    """The arguments with a name before each word that can be the value of only one constant."""
-    named = []
-    for item in argv:
-        name, equals, _ = item.partition("=")
-        is_word = name not in kinds and not item.startswith("-") and (not equals or os.path.exists(item))
-        owner = None
-        if is_word:
-            owner = next((constant for constant, accepts in positional.items() if accepts(item)), None)
-        if owner is None:
-            named.append(item)
-            continue
-        if given := next((other for other in (*named, *argv) if other.startswith(f"{owner}=")), None):
-            shown = brief(item)
-            raise ConfigError(
-                f"{shown!r}: {owner}= is given twice, here and by {brief(given)}: write the name before each word, as in "
-                f"{owner}={shown}"
-            )
-        named.append(f"{owner}={item}")
-    return named
-
-
 def check(cfg: T) -> T:
-    """A copy of `cfg` whose values have exactly their declared types: 1 -> 1.0, a list -> a tuple, a Path -> text.
+    """Returns a copy of `cfg` whose values have exactly their declared types: 1 -> 1.0, a list -> a tuple, a Path -> text.
 
     It covers values that were typed into the file or passed from a notebook. Raises ConfigError for a value of another type,
     for a constant without a type and for control characters in text.
     """
-    kinds = get_type_hints(type(cfg))
+    kinds, values = get_type_hints(type(cfg)), {}
     for name, value in vars(type(cfg)).items():
         if not name.startswith("_") and name not in kinds and not callable(value) and not hasattr(value, "__get__"):
             fixed = f"{name}: {type(value).__name__} = {value!r}"
             raise ConfigError(f"{name} = {value!r} has no type. Write {fixed} in {type(cfg).__name__}")
-    values = {}
     for name, kind in kinds.items():
         value = getattr(cfg, name)
         if isinstance(value, str) and name != "source":  # which is neither printed nor kept
@@ -155,10 +149,10 @@ def check(cfg: T) -> T:
         try:
             values[name] = _convert(value, kind)
         except ValueError:
-            fix = f"write {_expected(name, kind, vars(type(cfg)).get(name))}"
+            fix = _expected(name, kind, vars(type(cfg)).get(name))
             if str in (kind, *get_args(kind)) and isinstance(value, int | float):
-                fix = f'write it in quotes: {name}="{show(value)}"'
-            raise ConfigError(f"{name} = {value!r}: {fix}") from None
+                fix = f'it in quotes: {name}="{show(value)}"'
+            raise ConfigError(f"{name} = {value!r}: write {fix}") from None
         if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
             raise ConfigError(
                 f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "
@@ -167,20 +161,20 @@ def check(cfg: T) -> T:
     return replace(cfg, **values)
 
 
-def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
-    """Raises ConfigError for a number (or one of a pair) outside of `least` and `most`, and for a word not in `choices`.
+def require(cfg: Any, minimum: dict[str, float], maximum: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
+    """Raises ConfigError for a number (or one of a pair) below `minimum` or above `maximum`, and for a word not in `choices`.
 
     The keys are names of constants. A constant that is None or text passes the limits.
     """
-    for name in {**least, **most}:
+    for name in {**minimum, **maximum}:
         value = getattr(cfg, name)
-        if value is None or isinstance(value, str):
-            continue
-        low, high = least.get(name, -math.inf), most.get(name, math.inf)
         for number in value if isinstance(value, tuple) else [value]:
-            if not low <= number <= high:
-                limit = f"at least {show(low)}" if number < low else f"at most {show(high)}"
-                raise ConfigError(f"{name}={show(value)}: it must be {limit}")
+            if number is None or isinstance(number, str):
+                continue
+            if number < minimum.get(name, -math.inf):
+                raise ConfigError(f"{name}={show(value)}: it must be at least {show(minimum[name])}")
+            if number > maximum.get(name, math.inf):
+                raise ConfigError(f"{name}={show(value)}: it must be at most {show(maximum[name])}")
     for name, words in choices.items():
         value, known = getattr(cfg, name), [show(word) for word in words]
         if value not in words:
@@ -195,21 +189,17 @@ def require_writable(option: str, folder: str | Path, fix: str = "name another f
     The folder may not exist yet. Writes a temporary file into it, or into the nearest one above it that exists: permissions
     alone do not show a read-only disk to the administrator, nor folders of the system such as /proc.
     """
-    folder = there = Path(folder).absolute()
+    folder = Path(folder).absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()  # raises OSError for a name that is too long
-        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-        if there.is_dir():
-            with tempfile.TemporaryFile(dir=there):
-                return
+        with tempfile.TemporaryFile(dir=there):
+            return
     except OSError as error:
         raise ConfigError(f"{option}: cannot write in {there} ({error.strerror}): {fix}") from error
-    raise ConfigError(f"{option}: {there} is a file, not a folder: {fix}")
 
 
 def help_text(cfg: Any) -> str:
-    """What the script of the class of `cfg` does, then its constants with types and comments, from the source code."""
+    """Returns what the script of the class of `cfg` does, and its constants with types and comments, from the source code."""
     kind = type(cfg)
     kinds, about = get_type_hints(kind), inspect.getdoc(sys.modules[kind.__module__]) or ""
     _, _, body = inspect.cleandoc("\n" + inspect.getsource(kind)).partition(":\n")
@@ -223,26 +213,16 @@ def help_text(cfg: Any) -> str:
             rows.append((line[2:], "", ""))
     wide, narrow = (max(len(row[column]) for row in rows if row[1]) for column in (0, 1))
     lines = [f"{left:{wide}}  {middle:{narrow}}  {right}".rstrip() for left, middle, right in rows]
-    command = command_of(kind)
-    usage = [] if command in about else [f"usage: {command} name=value ...", ""]
-    return "\n".join([about, "", *usage, "constants, written as name=value:", *lines])
-
-
-def command_of(kind: type) -> str:
-    """Returns how to start the script that defines the class `kind`: python train.py, or python -m tools.check."""
-    file, root = Path(inspect.getfile(kind)).resolve(), Path(__file__).parents[1]
-    folders = file.relative_to(root).parent.parts if file.is_relative_to(root) else ()
-    module = ".".join((*folders, file.stem)).removesuffix(".__main__")
-    return f"python -m {module}" if folders else f"python {file.name}"
+    return "\n".join([about, "", "constants, written as name=value:", *lines])
 
 
 def type_text(kind: Any) -> str:
     """Returns a type in words: text or none, a whole number, two numbers."""
-    if get_origin(kind) is not tuple:
-        members = get_args(kind) or (kind,)
-        words = " or ".join(TYPES.get(member) or type_text(member) for member in members).split(" or ")
-        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    if kind in TYPES:
+        return TYPES[kind]
     members = get_args(kind)
+    if get_origin(kind) is not tuple:
+        return " or ".join(type_text(member) for member in members)
     plural = f"{TYPES[members[0]].removeprefix('a ')}s"
     return plural if members[-1] is Ellipsis else f"{COUNTS[len(members)]} {plural}"
 
@@ -253,13 +233,19 @@ def constants_text(cfg: T, written: T, derived: Mapping[str, Any]) -> str:
     `cfg`: with the values of the run; `written`: as the user wrote them; `derived`: name -> value of what is computed from them.
     """
     values, defaults, given = vars(cfg), vars(type(cfg)()), vars(written)
-    chosen = {name for name, value in values.items() if given[name] is None and value is not None}
+    chosen = [name for name, value in values.items() if given[name] is None and value is not None]
     changed = [name for name, value in values.items() if name not in chosen and value != defaults[name]]
     lines = []
-    for title, names in (("changed", changed), ("chosen", [name for name in values if name in chosen])):
+    for title, names in (("changed", changed), ("chosen", chosen)):
         text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
-        if names:
-            lines += wrap(text, 110, initial_indent=f"{title:11}", subsequent_indent=" " * 11, **WHOLE_WORDS)
+        lines += wrap(
+            text,
+            width=110,
+            initial_indent=f"{title:11}",
+            subsequent_indent=" " * 11,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     lines += [f"{name:20}{show(value)}" for name, value in derived.items()]
     return printable("\n".join(lines))
 
@@ -296,7 +282,8 @@ def _convert(value: Any, kind: Any) -> Any:
         return value
     if isinstance(value, str | os.PathLike) and str in members:
         return os.fspath(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number:
         if int in members and value % 1 == 0:  # 1e3 and 64.0 are whole numbers
             return int(value)
         if float in members and abs(value) <= sys.float_info.max:
@@ -313,14 +300,12 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
-    """The type and an example, for messages: two whole numbers, for example image_size=416,416.
+    """Returns the type and an example, for messages: two whole numbers, for example image_size=416,416.
 
     `text`: what the user wrote; 640x480 makes 640,480 the example. A default of 0 turns something off: 1 is the example then."""
     if example == 0 and not isinstance(example, bool):
         example = type(example)(1)
-    tuples = [member for member in (kind, *get_args(kind)) if get_origin(member) is tuple]
-    if tuples:
-        example = example or {int: (640, 640), float: (0.5, 0.5)}.get(get_args(tuples[0])[0])
+    if any(get_origin(member) is tuple for member in (kind, *get_args(kind))):
         with suppress(ValueError):
             example = _parse(re.sub(r"\s*[x×*;:]\s*", ",", text.strip()), kind)
     shown = "" if example is None else f", for example {name}={show(example)}"

@@ -123,7 +123,7 @@ ULTRALYTICS = {
     "save_txt": Here(("labels=yolo",)),
     "save_conf": Here(note="labels=coco and labels=labelstudio write the scores"),
     "save_crop": Here(("crops={}",)),
-    "visualize": Here(("heatmap={}",)),
+    "visualize": Here(note="there are no heat maps"),
     "plots": Here(note="curves and images are always drawn"),
     "vid_stride": Here(("every={}",), "frames of a video"),
     "tracker": Here(("track=true",), "by ByteTrack of the package trackers"),
@@ -141,7 +141,7 @@ ULTRALYTICS = {
     "retina_masks": Here(note=DETECTION),
 }
 
-OWN_NAMES = {  # names of one script of this program in another one, and older names
+OTHER_SCRIPTS = {  # names of one script of this program in another one
     "data": Here(("train={}", "data={}", "source={}")),
     "train": Here(("data={}",)),
     "val": Here(("data={}",)),
@@ -149,22 +149,19 @@ OWN_NAMES = {  # names of one script of this program in another one, and older n
     "images": Here(("source={}", "data={}")),
     "weights": Here(("checkpoint={}",)),
     "checkpoint": Here(("weights={}",)),
-    "size": Here(("image_size={}",)),
-    "image_size": Here(("size={}",)),
-    "lr": Here(("learning_rate={}",), PER_64),
-    "part": Here(("source_split={}", "split={}")),
-    "split": Here(("split={}",)),
+    "split": Here(("source_split={}",)),
     "source_split": Here(("split={}",)),
-    "most": Here(("top={}",)),
-    "repeat": Here(("repeat_rare={}",)),
-    "skip_bad_images": Here(("bad_images={}",), values={"true": "skip", "false": "error"}),
+    "size": Here(("image_size={}",)),
+    "lr": Here(("learning_rate={}",), PER_64),
 }
 
 
 def unknown_constant(name: str, given: str, names: Collection[str]) -> str:
     """Returns what to write instead of `name=given` in a script that has the constants `names`, and not this one."""
     word = name.lower().replace("-", "_")
-    found = [table[key] for table in (OWN_NAMES, FREEZE_UNFREEZE, ULTRALYTICS) for key in table if key.lower() == word]
+    found = [
+        table[key] for table in (OTHER_SCRIPTS, FREEZE_UNFREEZE, ULTRALYTICS) for key in table if key.lower() == word
+    ]
     missing = f"there is no constant {name if len(name) <= LONGEST else name[:LONGEST] + ' ...'!r}"
     for here in found:
         for line in here.written(given):

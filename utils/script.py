@@ -1,4 +1,4 @@
-"""Runs the entry scripts: errors that a user can fix end in one message, on a console that never fails."""
+"""Runs the entry scripts: errors that a user can fix end in one message."""
 
 import io
 import json
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,27 +18,6 @@ from utils import processes
 from utils.text import error_text
 
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
-
-
-class _Console(io.FileIO):
-    """Standard output that drops what cannot be written: the disk is full, or the reader of a pipe has ended."""
-
-    def write(self, data) -> int:
-        with suppress(OSError):
-            return super().write(data) or len(data)
-        return len(data)
-
-
-def _patient(stream: Any, original: Any) -> Any:
-    """Returns standard output or error in a form whose errors never end a program: neither of the disk nor of a character."""
-    if stream is None:  # closed by the caller
-        return open(os.devnull, "w")
-    stream.reconfigure(errors="replace")
-    if stream is not original or os.name == "nt":  # a notebook's or a test's; Windows has its own kind for a console
-        return stream
-    raw = _Console(stream.fileno(), "wb", closefd=False)
-    buffer = raw if stream.write_through else io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, "replace", None, stream.line_buffering, stream.write_through)
 
 
 def command_line(script: str, words: Sequence[str]) -> str:
@@ -75,69 +53,57 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
     those that failed by themselves print their error, so that the cause stays visible.
     """
-    for name in ("stdout", "stderr"):
-        setattr(sys, name, _patient(getattr(sys, name), getattr(sys, f"__{name}__")))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # characters that the terminal does not have
     try:
         main()
     except KeyboardInterrupt:
         raise SystemExit(f"\n{stopped}") from None
+    except processes.RemoteError:
+        time.sleep(2 * PAUSE)
+        raise SystemExit(1) from None
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        if isinstance(error, processes.RemoteError):
-            time.sleep(2 * PAUSE)
-            raise SystemExit(1) from None
-        message = reported(error, memory_advice, stopped)
+        message = user_message(error, memory_advice, stopped)
+        time.sleep(seconds_before_report(error))
+        _report_to_torchrun(error, message)
         if message is None:
             raise
-        raise SystemExit(message) from error
+        rank = os.environ.get("RANK", "0")
+        raise SystemExit(f"\n{message}" if rank == "0" else f"\nrank {rank}: {message}") from error
 
 
-def reported(error: BaseException, memory_advice: str, stopped: str) -> str | None:
-    """Reports an error to torchrun, after a pause, and returns the message to print; None: no user can fix it."""
-    message, pause = _user_error(error, memory_advice, stopped)
-    time.sleep(pause)
-    _report_to_torchrun(error, message)
-    if message is None:
-        return None
-    rank = os.environ.get("RANK", "0")
-    return f"\n{message}" if rank == "0" else f"\nrank {rank}: {message}"
-
-
-def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
-    """The message of an error that a user can fix, or None, and the seconds after which it is printed.
-
-    Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
-    this process, if it saw another one fail.
-    """
-    pause = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
+def user_message(error: BaseException, memory_advice: str, stopped: str) -> str | None:
+    """Returns the message of an error that a user can fix; None for others, which keep their traceback."""
     if isinstance(error, SystemExit):
-        return error.code, pause
+        return str(error.code)
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"CUDA out of memory: {memory_advice}", pause
+        return f"CUDA out of memory: {memory_advice}"
     if isinstance(error, ValueError | OSError):
-        return error_text(error), pause
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-        return _loader_failed(str(error).strip().split("\n"), stopped), pause
-    if _lost_connection(error):
-        why = str(error).partition("\n")[0]
+        return error_text(error)
+    why = str(error).strip().partition("\n")[0]
+    if lost_connection(error):
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
-        return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
-    return None, 0
-
-
-def _loader_failed(lines: list[str], stopped: str) -> str | None:
-    """The message if a process that loads images was ended or got no shared memory; None: its own code raised the error."""
-    if not lines[0].startswith("Caught "):
+        return f"lost the connection to the other processes; {advice} ({why})"
+    if "DataLoader worker" in why and not why.startswith("Caught "):  # that is an error of its code
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
-        return f"a process that loads images was ended ({lines[0]}); {advice}; {stopped}"
-    if "</torch_" in lines[-1]:  # a file of shared memory
-        advice = "free some, raise the limit on the size of files (ulimit -f), or lower workers= or batch_size="
-        return f"a process that loads images got no shared memory ({lines[-1]}); {advice}; {stopped}"
+        return f"a process that loads images was ended ({why}); {advice}; {stopped}"
     return None
 
 
-def _lost_connection(error: BaseException) -> bool:
+def seconds_before_report(error: BaseException) -> float:
+    """Returns how long a process waits with its error: the first rank of a node reports errors of the whole node.
+
+    After a lost connection torchrun has time to end this process, if it saw another one fail.
+    """
+    if lost_connection(error):
+        return 2 * PAUSE
+    return 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
+
+
+def lost_connection(error: BaseException) -> bool:
     """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
     return dist.is_available() and (
         isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()

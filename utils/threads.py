@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 
 import cv2
 import torch
@@ -36,39 +35,6 @@ def choose_workers(
     if not os.path.isdir(folder):  # not Linux
         return wanted
     return min(wanted, shutil.disk_usage(folder).free // shared_memory(1, images, image_size))
-
-
-def busy_hint(device: torch.device) -> str:
-    """Returns a hint if other programs use cores that the threads of a CPU need, "" otherwise.
-
-    The number of threads does not follow the load by itself: it changes the bits of a training.
-    """
-    if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
-        return ""
-    busy, cores = busy_cores(), os.cpu_count() or 1
-    free = max(1, round(cores - busy))
-    if free >= torch.get_num_threads():
-        return ""
-    return f"{busy:.1f} of {cores} cores are busy with other programs: OMP_NUM_THREADS={free} may be faster"
-
-
-def busy_cores(seconds: float = 0.25) -> float:
-    """Returns how many cores other programs use now, measured for `seconds`; 0 where the system does not tell.
-
-    The load average would count the programs of the last minutes, too, such as the pip that has just installed PyTorch."""
-    try:
-        before, start = _seconds_of_others(), time.perf_counter()
-        time.sleep(seconds)
-        return max(0.0, _seconds_of_others() - before) / (time.perf_counter() - start)
-    except (OSError, ValueError):  # not Linux
-        return 0.0
-
-
-def _seconds_of_others(file: str = "/proc/stat") -> float:
-    """Returns the seconds of CPU time of all other processes since the computer started, as Linux tells them."""
-    with open(file, encoding="ascii") as lines:
-        user, nice, system, _idle, _wait, *interrupts = map(int, lines.readline().split()[1:9])
-    return sum((user, nice, system, *interrupts)) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:2])
 
 
 def cores_of(processes: int) -> int:

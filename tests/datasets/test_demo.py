@@ -24,7 +24,7 @@ def digest(folder):
     return [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
 
 
-@pytest.mark.parametrize(("part", "count"), [("train", 160), ("val", 40)])
+@pytest.mark.parametrize(("part", "count"), [pytest.param("train", 160, marks=pytest.mark.slow), ("val", 40)])
 def test_the_demo_is_a_valid_data_set(folder, part, count):
     annotations = read(str(folder / f"{part}.txt"), part)
     assert annotations.classes == demo.CLASSES and len(annotations) == count

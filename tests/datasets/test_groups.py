@@ -238,18 +238,6 @@ class Named(NamedTuple):
         return self.paths[index]
 
 
-WORDS = ("video", "clip", "frames", "seq", "mp4")
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_a_word_of_a_video_counts_as_a_whole_word_in_any_case(word: str) -> None:
-    def found(form: str) -> int:
-        return len(frames_in_both(named(form.format(1)), named(form.format(2)))[0])
-
-    assert all(map(found, (f"{word}_{{}}.jpg", f"a_{word.upper()}-{{}}.jpg", f"7{word}_{{}}.png")))
-    assert not any(map(found, (f"e{word}_{{}}.jpg", f"{word}on_{{}}.jpg", f"the{word}_{{}}.png")))
-
-
 def test_names_that_are_numbers_only_belong_to_the_video_of_their_folder() -> None:
     """A folder counts for no other name, and only its own name, not where it is."""
     train_data = named("train/clip1/1.jpg", "train/clip1/9.jpg")

@@ -14,7 +14,7 @@ from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment, mixup, mosaic
 from datasets.store import Annotations, Sample
 from datasets.transforms import augment
-from utils.ignore_regions import WHOLE_PLANE, IgnoreRegions, joined, of_boxes, of_image, spread
+from utils.ignore_regions import IgnoreRegions, joined, of_boxes, of_image, spread
 
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
@@ -183,11 +183,6 @@ def test_an_open_region_ends_with_its_image(partly):
     assert found[:rows, :columns].all() and found.sum() == rows * columns and 0 < found.mean() < 1
 
 
-def test_the_digest_depends_on_masks_and_regions(partly):
-    digests = {data.digest() for data in (partly, replace(partly, annotated=None), replace(partly, is_ignored=None))}
-    assert len(digests) == 3
-
-
 def test_joined_data_have_the_masks_of_their_parts(partly):
     whole = replace(partly, annotated=None, is_ignored=None)
     both = join([whole, partly], "both")
@@ -294,13 +289,3 @@ def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
     first = of_boxes(np.array([[10.0, 10, 20, 30]]), np.array([[True, False, False]]))
     both = joined([first, of_boxes(np.array([[40.0, 50, 60, 70]]), np.array([[False, True, False]]))])
     assert not unknown_pixels(both).all((0, 1)).any() and (unknown_pixels(spread(both)) == [True, True, False]).all()
-
-
-def test_parts_that_know_everything_join_to_nothing():
-    assert joined([None, None]) is None
-
-
-def test_places_that_are_spread_are_unknown_for_each_of_their_classes_everywhere():
-    parts = of_boxes(np.array([[0, 0, 9, 9], [5, 5, 20, 30.0]]), np.array([[True, False, False], [False, True, False]]))
-    whole = spread(parts)
-    assert whole.classes.tolist() == [[True, True, False]] and (whole.regions == WHOLE_PLANE).all()

@@ -123,11 +123,6 @@ def test_multi_scale_leaves_more_than_one_pixel_of_the_last_feature():
         assert min(-(-height // 64) * -(-width // 64) for height, width in sizes) >= 2
 
 
-def test_without_multi_scale_the_size_is_constant():
-    assert {k.size for k in flat(keys_of(50))} == {SIZE}
-    assert {k.size for k in flat(keys_of(50, image_size=(64, 64), multi_scale=0.4))} == {(64, 64)}  # less than a stride
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_validation_has_every_image_once_over_all_ranks(world, batch_size):
@@ -152,6 +147,7 @@ def test_workers_do_not_change_a_batch_and_epochs_differ(painted):
     assert len(torch.unique(images, dim=0)) == len(images) == 24
 
 
+@pytest.mark.slow
 def test_workers_started_with_spawn_give_the_same_batches(painted):
     """As on Windows and macOS."""
     data = dataset_of(painted(5))
@@ -160,7 +156,13 @@ def test_workers_started_with_spawn_give_the_same_batches(painted):
     assert_same_batches(list(loader), batches_of(data))
 
 
-@pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(mp.get_all_start_methods())))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "spawn" else ())
+        for name in sorted({"fork", "spawn"} & set(mp.get_all_start_methods()))
+    ],
+)
 def test_workers_notice_that_the_no_augmentation_epochs_begin_earlier(painted, method):
     """A time limit changes the number of epochs while the workers run."""
     data = dataset_of(painted(5))

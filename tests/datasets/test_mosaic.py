@@ -40,7 +40,7 @@ def same(a, b):
 def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
     kept = 0
     sides = (90, 300)  # OpenCV 4 leaves out half a pixel at the edges of an image: 2.3 pixels if it grows 4.6 times
-    for seed in range(250):
+    for seed in range(100):
         rng = np.random.default_rng((1, seed))
         four = [painted_sample(rng, label, sides) for label in range(4)]
         sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves, flip_vertical=vertical))
@@ -49,12 +49,12 @@ def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
         for label in range(4):
             boxes = sample.boxes[sample.labels == label]
             assert_under_its_box(sample.image, boxes, label, rotated=moves is ROTATED)
-    assert kept > 350
+    assert kept > 140
 
 
 @pytest.mark.parametrize("kind", ["corner", "stretch"])
 def test_boxes_of_a_mixup_stay_over_their_objects(kind):
-    for seed in range(150):
+    for seed in range(60):
         rng = np.random.default_rng((2, seed))
         size = SIZES[seed % 3]
         blank = Sample(np.full((*size, 3), GRAY, np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
@@ -118,14 +118,6 @@ def test_the_images_of_a_mosaic_are_in_the_order_of_the_arguments():
         )
         rows, columns = (np.array([np.argwhere(image == 50 * i).mean(0) for i in range(4)])).T
         assert rows[0] < rows[2] and rows[1] < rows[3] and columns[0] < columns[1] and columns[2] < columns[3]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_one_two_or_three_images_are_enough(count):
-    how = replace(HOW, mosaic=1.0, mixup=1.0)
-    for position in range(20):
-        sample = draw(noise_samples(count), position % count, (0, 0, position), how)
-        assert sample.image.shape == (64, 96, 3) and len(sample.boxes) == len(sample.labels)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (2, 3)])
@@ -231,13 +223,3 @@ def test_flip_is_the_probability_of_mirrored_images(flip):
         sample = mosaic(four, (160, 160), np.random.default_rng(seed), "corner", Augment(0, 0, **still))
         left, right = (sample.boxes[sample.labels == i] for i in (0, 1))  # at the seam: one of them, always seen
         assert abs((right[0, 0] if flip else left[0, 2]) - seam) < 1
-
-
-def test_the_second_image_of_a_mixup_has_a_random_place_and_size():
-    blank = Sample(np.zeros((100, 100, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-    second = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[24, 24, 26, 26]], np.float32), np.zeros(1, np.int64))
-    how = Augment(0, 1, **UPRIGHT)
-    boxes = np.concatenate([mixup(blank, second, np.random.default_rng(s), "corner", how).boxes for s in range(200)])
-    middles, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-    assert (middles.std(0) > 8).all() and (abs(middles.mean(0) - 50) < 5).all()
-    assert 1.9 <= sides.min() < 2.5 and 5.5 < sides.max() <= 6.5  # .5 to 1.5 of the letterboxed 4 pixels

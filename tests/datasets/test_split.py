@@ -118,7 +118,7 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
             (demo_images / "train.txt").read_text() + "\n" + (demo_images / "val.txt").read_text(),
         )
     )
-    cfg = config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=2)
+    cfg = config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=1)
     folder, best, _ = train_quietly(cfg)
     written = [read(str(folder / f"{part}.txt"), "train") for part in ("train", "val")]
     assert [len(data) for data in written] == [10, 4] and written[0].classes == demo.CLASSES
@@ -129,7 +129,7 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
     options = {"output": str(tmp_path / "out"), "workers": 0, "device": "cpu"}
     assert evaluate.main(evaluate.Config(checkpoint=str(folder / "best.pt"), **options))["AP"] == best
     lines = (folder / "val.txt").read_text()
-    train.main(config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=3, resume=str(folder)))
+    train.main(config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=2, resume=str(folder)))
     assert (folder / "val.txt").read_text() == lines and len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -218,10 +218,6 @@ def test_training_data_without_any_box_are_refused_with_the_fix(scenes: dict[str
         DataError, tmp_path / "labels" / "list.txt", "images (3)", "name the file or the folder with the boxes"
     ):
         read_both(tmp_path / "labels" / "list.txt", val=str(tmp_path / "labels" / "list.txt"))
-
-
-def test_the_default_data_are_those_of_the_constants() -> None:
-    assert (train.Config.train, train.Config.val) == sources.DEMO
 
 
 def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_path: Path) -> None:
@@ -367,14 +363,6 @@ def test_a_checkpoint_is_evaluated_with_the_classes_of_its_training(tmp_path: Pa
     trained = {"classes": "dog", "merge": "truck:car", "bad_boxes": "drop"}
     data, notes = evaluate.open_data(str(tmp_path / "val.txt"), "val", ("dog",), trained)
     assert data.labels.tolist() == [0] and data.classes == ("dog",) and "other classes" in notes[0]
-
-
-def test_bccd_trains_at_the_first_try(shared: Path) -> None:
-    """Boxes without area, as BCCD has them, do not stop a first training."""
-    notes: list[str] = []
-    found = read_both(shared / "data" / "bccd" / "BCCD", log=notes.append)
-    assert [len(data) for data in found] == [205, 87]
-    assert sum("boxes without area, left out: 1" in note and ".xml: object" in note for note in notes) == 2
 
 
 def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Transforms keep boxes over their objects, leave their inputs alone and equal the letterbox where nothing moves."""
 
-import itertools
 from dataclasses import replace
 
 import cv2
@@ -12,15 +11,12 @@ from datasets.store import Sample
 from datasets.transforms import (
     Augment,
     augment,
-    compose,
     move_boxes,
-    paint,
-    placement,
     random_affine,
     random_upside_down,
     shift_colors,
 )
-from utils.images import FILL, LetterboxTransform, boxes_to_input, fit, letterbox
+from utils.images import FILL, boxes_to_input, fit, letterbox
 
 STILL = {"flip": 0.0, "rotation": 0.0, "scale": (1.0, 1.0), "translate": 0.0, "shear": 0.0, "hsv": (0, 0, 0)}
 ROTATED = {"flip": 0.5, "rotation": 25.0, "scale": (0.4, 1.8), "translate": 0.2, "shear": 8.0, "hsv": (0, 0, 0)}
@@ -192,23 +188,6 @@ def test_a_rotated_box_becomes_the_bounding_box_of_its_corners():
         np.testing.assert_allclose(moved[0], np.concatenate([corners.min(0), corners.max(0)]).clip(0, 400), atol=1e-3)
 
 
-def test_paint_draws_the_window_only():
-    sample = Sample(np.full((40, 60, 3), 250, np.uint8), np.array([[0, 0, 60, 40]], np.float32), np.zeros(1, int))
-    for flips in itertools.product((False, True), repeat=2):
-        matrix = placement(LetterboxTransform(60, 40, 2, 2, 10, 5), *flips)
-        output = np.zeros((100, 150, 3), np.uint8)
-        boxes, _ = paint(output, sample, matrix, np.array([15.2, 10, 45, 30]))
-        assert boxes.tolist() == [[40, 25, 100, 65]]
-        assert (output[25:65, 40:100] == 250).all() and output.sum() == 250 * 3 * 40 * 60
-        boxes, _ = paint(output, sample, matrix, np.array([15, 10, 15, 30]))
-        assert len(boxes) == 0
-
-
-def test_compose_applies_the_second_argument_first():
-    shift, double = np.array([[1.0, 0, 7], [0, 1, -3]]), np.array([[2.0, 0, 0], [0, 2, 0]])
-    np.testing.assert_array_equal(compose(double, shift), [[2, 0, 14], [0, 2, -6]])
-
-
 def test_random_affine_maps_center_to_center_within_its_ranges():
     rng = np.random.default_rng(7)
     for _ in range(200):
@@ -236,11 +215,3 @@ def test_color_shifts_wrap_the_hue_and_clip_the_rest():
         np.testing.assert_array_equal(shifted, back if drawn.any() else image)
         seen.add(tuple(drawn != 0))
     assert len(seen) == 8  # each of the three independently
-
-
-def test_color_shifts_of_zero_change_nothing():
-    image = noise(np.random.default_rng(8), 20, 20)
-    shifted = image.copy()
-    for seed in range(10):
-        shift_colors(shifted, np.random.default_rng(seed), (0, 0, 0))
-    np.testing.assert_array_equal(shifted, image)

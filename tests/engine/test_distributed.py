@@ -6,9 +6,7 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 import os
 import shutil
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -22,8 +20,7 @@ from refused import refused, told
 from simulated_gpu import simulated_gpu
 from small import TINY_WEIGHTS, log_of, only_run
 from torch import nn
-from torch._dynamo.testing import CompileCounter
-from toys import FAMILIES, free_ports, make_updater, toy
+from toys import FAMILIES, free_ports
 
 import nets
 import train
@@ -31,8 +28,7 @@ from datasets.dataset import NO_IMAGE, DetectionDataset
 from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
-from datasets.mosaic import Augment
-from engine import hardware, summary
+from engine import hardware
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
@@ -44,10 +40,8 @@ from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 
 SIZE = (64, 64)
 TRAININGS = (  # by two processes
-    {"name": "plain"},
     {"name": "more", "repeat_rare": 0.9, "val": ".3", "batch_size": 2},
-    {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
-    {"name": "engine"},
+    {"name": "engine", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
 )
 CASES = {  # batch size, frozen, and other arguments of `gradients`
     "even shards": (4, False),
@@ -55,7 +49,7 @@ CASES = {  # batch size, frozen, and other arguments of `gradients`
     "an empty shard": (1, False),
     "an empty shard, fixed statistics": (1, False, "tiny_n", SIZE, True),
 }
-BATCH_SIZES = ((4,), (3,), (1,), (1, 3))  # of the epochs of a training
+BATCH_SIZES = ((4,), (1,), (1, 3))  # of the epochs of a training
 
 
 def draw(folder: Path) -> None:
@@ -167,7 +161,6 @@ def collectives(ranks):
         "on_main": ranks.on_main(lambda: ranks.rank + 5),
         "once_per_node": ranks.once_per_node(lambda: ranks.rank + 5),
         "node_ranks": ranks.node_ranks,
-        "printed": summary.derived(8, 0, make_updater(toy()), ranks)["images per process"],
         "weight": model.weight.tolist(),
         "a failure": error_of(ranks.once_per_node, fail),
         "the same facts": error_of(ranks.check_same, {"seed": 0}),
@@ -309,11 +302,6 @@ def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):
     assert issubclass(RemoteError, RuntimeError)
 
 
-def test_the_table_of_a_run_names_the_backend(two):
-    for rank in two:
-        told(rank["collectives"]["printed"], "4 of 8", "2 processes", "gloo")
-
-
 def test_differences_between_ranks_are_named_on_all_ranks(two):
     for rank in two:
         assert rank["collectives"]["the same facts"] is None
@@ -326,7 +314,7 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
 @pytest.mark.parametrize(
     "changes",
     TRAININGS,
-    ids=["plain", "repeats and a fraction for validation", "added classes", "in a process group of an engine"],
+    ids=["repeats and a fraction for validation", "added classes in a process group of an engine"],
 )
 def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, changes):
     """Only one of the processes writes, also the files of val=.3: both have the same split."""
@@ -414,28 +402,12 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (advice,) = hardware.gpu_advice(["train.py", "train=my data"])
     told(advice, "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'", "device=cuda:all")
-    (advice,) = hardware.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
-    told(advice, "--nproc_per_node=4 train.py epochs=3")
-    assert "device=" not in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert not list(hardware.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
     told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    monkeypatch.setattr(sys, "platform", "win32")  # where pip installs the CPU build
-    for program in ("nvidia-smi.exe", None):
-        monkeypatch.setattr(shutil, "which", lambda name, program=program: program)
-        assert len(list(hardware.gpu_advice([]))) == (program is not None)
-
-
-def test_the_number_of_workers_that_a_user_gives_stays(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
-    cfg = train.Config(image_size=SIZE)
-    assert [train.loader_workers(replace(cfg, workers=n), ranks) for n in (0, 4, 20)] == [0, 4, 20]
-    assert train.loader_workers(replace(cfg, batch_size=0), ranks) == 3  # the batch size will be chosen
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
@@ -510,6 +482,8 @@ def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
 
 @pytest.mark.slow
 def test_few_compilations_serve_all_input_sizes_the_thaw_and_fixed_statistics(monkeypatch):
+    from torch._dynamo.testing import CompileCounter  # loads the compiler
+
     torch._dynamo.reset()
     counter, model, compile_now = CompileCounter(), FAMILIES["yolox"](num_classes=3), torch.compile
     names = list(model.state_dict())
@@ -540,56 +514,6 @@ def test_a_compiled_model_computes_the_same():
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def official(folder, count):
-    """Real images, and a model with official weights for their classes."""
-    torch.manual_seed(0)  # for the rows of new classes
-    data = read.read(
-        str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", read.ReadOptions(bad_boxes="drop")
-    )
-    data = data.select(np.arange(count))
-    model, _ = nets.build_pretrained("yolox_nano", data.classes, str(folder / "weights/yolox_nano.pth"), Ranks(), print)
-    return data, model
-
-
-def one_step(ranks, folder, dtype, train_norms):
-    """Gradients from official weights on eight images.
-
-    Of the loss if batch norms are in evaluation mode. With batch norms in training mode, of the mean square of all
-    predictions, because assignments flip where float32 and float64 differ.
-    """
-    data, model = official(folder, 8)
-    model.to(dtype).train()
-    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
-        norm.train(train_norms)
-    (batch,) = batches(ranks, DetectionDataset(data, model.letterbox), 8, (160, 160))
-    wrapped = wrap(model, ranks)  # DDP must live until the backward pass
-    predictions = wrapped(batch.images)
-    if train_norms:
-        loss = sum(x.square().flatten(1).mean(1).sum() for x in predictions) * ranks.world_size / 8
-    else:
-        loss = nets.criterion(model, ranks.normalizer)(predictions, batch.boxes, batch.labels, batch.size)["total"]
-    loss.backward()
-    return {name: p.grad.double() for name, p in model.named_parameters()}
-
-
-def twenty_steps(ranks, folder):
-    """The weights after 20 steps of the real loop from official weights: warm-up, the thaw after 10 steps, mosaic."""
-    data, model = official(folder, 80)
-    model.double()
-    schedule = Schedule(Plan(2, 1, 10, 10, 8, 8), "cosine", 0.004, 0.0002, 2.0, 0)
-    updater = Updater(model, build_optimizer("adamw", model, 0.05), schedule, EMA(model, 20), clip=10.0)
-    dataset = DetectionDataset(data, model.letterbox, Augment(0.5, 0.0, 0.5, 5.0, (0.5, 1.5), 0.1, 2.0))
-    for epoch, frozen in enumerate((True, False)):
-        model.freeze_backbone(frozen)
-        loader = batches(ranks, dataset, 8, (96, 96))
-        loader.batch_sampler.epoch = epoch
-        criterion = nets.criterion(model, ranks.normalizer)
-        fit_one_epoch(wrap(model, ranks), criterion, loader, updater, ranks, Meter())
-    assert updater.step_number == 20
-    tensors = {**model.state_dict(), **{f"ema.{name}": value for name, value in updater.ema.model.state_dict().items()}}
-    return {name: value.clone() for name, value in tensors.items() if value.is_floating_point()}
-
-
 def wide_model(ranks, weights):
     """A model whose weights only rank 0 can read."""
     torch.manual_seed(ranks.rank)
@@ -599,14 +523,11 @@ def wide_model(ranks, weights):
     return model.state_dict()
 
 
-def real_models(ranks, file, weights, shared):
-    """The slow checks: real layers of every family, official weights, 20 steps, and weights that only rank 0 can read."""
+def real_models(ranks, file, weights):
+    """The slow checks: real layers of every family, and weights that only rank 0 can read."""
     size = (128, 128)  # a batch norm needs more than the one value per channel that stride 64 has at 64 pixels
     found = {name: [gradients(ranks, file, count, False, name, size) for count in (4, 1)] for name in FAMILIES}
-    found["wide model"] = wide_model(ranks, weights)
-    found["float32"] = one_step(ranks, shared, torch.float32, False)
-    found["float32 with batch norm"] = one_step(ranks, shared, torch.float32, True)
-    return found | {"twenty steps": twenty_steps(ranks, shared)}
+    return found | {"wide model": wide_model(ranks, weights)}
 
 
 @pytest.fixture(scope="module")
@@ -617,16 +538,15 @@ def wide_weights(folder):
 
 
 @pytest.fixture(scope="module")
-def real_three(shared, folder, wide_weights, tmp_path_factory):
+def real_three(folder, wide_weights, tmp_path_factory):
     """The slow checks by three processes."""
-    arguments = str(folder / "train.txt"), wide_weights, shared
-    return run_ranks(3, tmp_path_factory.mktemp("three"), real_models, *arguments)[2]
+    return run_ranks(3, tmp_path_factory.mktemp("three"), real_models, str(folder / "train.txt"), wide_weights)[2]
 
 
 @pytest.fixture(scope="module")
-def real_one(shared, folder, wide_weights):
+def real_one(folder, wide_weights):
     """The slow checks by one process."""
-    return real_models(Ranks(), str(folder / "train.txt"), wide_weights, shared)
+    return real_models(Ranks(), str(folder / "train.txt"), wide_weights)
 
 
 @pytest.mark.slow
@@ -684,27 +604,7 @@ def test_an_epoch_on_real_images_logs_the_same_for_one_and_two_processes(shared,
             assert float(two[column]) == pytest.approx(float(one[column]), rel=1e-5), (epoch, column)
 
 
-def flat(gradients):
-    return torch.cat([gradient.flatten() for gradient in gradients.values()])
-
-
-@pytest.mark.slow
-def test_gradients_of_several_processes_in_float32(real_one, real_three, shared):
-    """Equal to 1e-5 without batch norm in training; with it, each within 1e-4 of the exact one (PyTorch's batch norm: 3e-3)."""
-    alone, ours = flat(real_one["float32"]), flat(real_three["float32"])
-    assert (ours - alone).norm() <= 1e-5 * alone.norm()
-    exact = flat(one_step(Ranks(), shared, torch.float64, True))
-    alone, ours = ((flat(f["float32 with batch norm"]) - exact).norm() / exact.norm() for f in (real_one, real_three))
-    assert ours < 1e-4 and alone < 1e-4
-
-
-@pytest.mark.slow
-def test_twenty_steps_of_several_processes_end_where_one_ends(real_one, real_three):
-    assert_close([real_three["twenty steps"]], [real_one["twenty steps"]], 1e-6)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", range(1, 8))
+@pytest.mark.parametrize("world, batch_size", [(1, 3), (2, 1), (2, 5), (3, 4), (3, 7)])
 def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world: int, batch_size: int) -> None:
     """An empty shard has no statistics at all."""
     samplers = [TrainSampler(11, batch_size, SIZE, 0, rank=rank, world=world) for rank in range(world)]
@@ -713,14 +613,6 @@ def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world
     ranks = Ranks(world_size=world)
     assert fewest_images(batch_size, ranks, sync_bn=False) == min(filter(None, images))
     assert fewest_images(batch_size, ranks, sync_bn=True) == batch_size
-
-
-@pytest.mark.parametrize("gpus", [1, 2, 3])
-def test_the_fewest_images_of_a_batch_norm_with_data_parallel(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    for batch_size in range(1, 8):
-        shards = torch.zeros(batch_size, 1).chunk(gpus)  # as nn.DataParallel scatters a batch
-        assert fewest_images(batch_size, Ranks(all_gpus=True), sync_bn=True) == min(map(len, shards))
 
 
 @pytest.mark.parametrize(

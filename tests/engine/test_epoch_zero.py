@@ -4,7 +4,6 @@ import csv
 import os
 
 import pytest
-from pages import tables
 from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same, train_quietly
 
 import nets
@@ -33,8 +32,6 @@ def test_a_run_that_does_not_improve_hands_back_its_initial_weights(demo_images,
     assert kept["epoch"] == 0 and kept["metrics"]["AP"] == best
     assert same(kept["model"], checkpoint.load(TINY_WEIGHTS)["model"])
     assert not (folder / "epoch_0000.pt").exists() and (folder / "epoch_0001.pt").exists()
-    (head,) = (t[0] for t in tables((folder / "card.md").read_text(encoding="utf-8")) if t[0][0] == "COCO metric")
-    assert "initial weights" in head[1]  # the column of best.pt
 
 
 def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_path):
@@ -50,7 +47,7 @@ def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_p
     "killed_at", [1, pytest.param(2, marks=pytest.mark.slow)]
 )  # saves of last.pt: of epoch 0, then of epoch 1
 def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_path, monkeypatch, killed_at):
-    expected, *_ = train_quietly(own(demo_images, tmp_path / "expected"))
+    expected, *_ = train_quietly(own(demo_images, tmp_path / "expected", epochs=2))
     replace, saves = os.replace, []
 
     def killed(source, target):
@@ -61,9 +58,9 @@ def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        train.main(own(demo_images, tmp_path / "killed"))
+        train.main(own(demo_images, tmp_path / "killed", epochs=2))
     monkeypatch.setattr(os, "replace", replace)
-    train_quietly(own(demo_images, tmp_path / "killed", resume=True))
+    train_quietly(own(demo_images, tmp_path / "killed", epochs=2, resume=True))
     assert_same_run(only_run(tmp_path / "killed"), expected)
 
 
@@ -103,10 +100,11 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
     assert "learning_rate=0.004" in text
 
 
+@pytest.mark.slow
 def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
     folder, *_ = train_quietly(own(demo_images, tmp_path, epochs=1), draw=True)
     run = read_run(folder)
-    assert [row["epoch"] for row in run.rows] == [0, 1] and run.minutes[0] == 0 < run.minutes[1]
+    assert [row["epoch"] for row in run.rows] == [0, 1] and "seconds" not in run.rows[0] and run.minutes > 0
     with open(folder / "log.csv", encoding="utf-8") as file:
         assert run.evaluated[0]["AP"] == float(next(csv.DictReader(file))["AP"])
     assert (folder / "curves.png").stat().st_size > 0

@@ -16,7 +16,7 @@ from engine.final_report import MAX_ROWS, class_table, old_and_new
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
-    folder, best, text = train_quietly(config(demo_images, tmp_path / "with", report=True))
+    folder, best, text = train_quietly(config(demo_images, tmp_path / "with", epochs=2, report=True))
     path = Path(text.splitlines()[-1].split(maxsplit=1)[1])
     assert path == folder / "evaluation" / "report.html" and path.read_text(encoding="utf-8").endswith("</html>")
     metrics = json.loads((path.parent / "metrics.json").read_text())
@@ -27,12 +27,12 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
     for name, of_class in metrics["per_class"].items():
         assert of_class["boxes"] == 0 or f"{name} " in text
     assert (path.parent / "worst_01.jpg").exists() and f"{path.parent / 'worst_01.jpg'}" in text
-    without, *_ = train_quietly(config(demo_images, tmp_path / "without"))
+    without, *_ = train_quietly(config(demo_images, tmp_path / "without", epochs=2))
     assert not (without / "evaluation").exists()
     assert_same_run(folder, without)
 
 
-@pytest.mark.parametrize("boxes", [True, False])
+@pytest.mark.parametrize("boxes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_that_learned_nothing_ends_with_a_report_too(demo_images, tmp_path, boxes):
     """Its mAP is 0, or the validation images have no boxes: the report shows what was missed, or detected wrongly."""
     images = shutil.copytree(demo_images, tmp_path / "images")

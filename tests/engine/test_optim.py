@@ -77,12 +77,6 @@ def test_step_schedule_is_a_tenth_and_then_a_hundredth():
     )
 
 
-@pytest.mark.parametrize("kind", ["cosine", "step", "constant"])
-def test_learning_rate_zero_is_zero_everywhere(kind):
-    schedule = Schedule(Plan(10, 2, 5, 8, 32, 16), kind, 0.0, 0.0, 1, 2)
-    assert not any(schedule(s) for s in range(74))
-
-
 def test_learning_rate_scales_with_the_images_per_step():
     rates = [Schedule(Plan(10, 0, 5, 5, n, n), "constant", 0.01, 0.01, 0, 0)(7) for n in (64, 16, 128)]
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
@@ -108,10 +102,7 @@ def schedule_of(length, epochs, batch, chosen):
 
 
 def test_the_numbers_of_typical_runs():
-    """Images, epochs, optimizer, domain_similarity, images per step and model; then the numbers in the order of NAMES.
-
-    `python -m pytest -n0 -s tests/engine/test_optim.py -k typical` prints the table.
-    """
+    """Images, epochs, optimizer, domain_similarity, images per step and model; then the numbers in the order of NAMES."""
     inf = math.inf
     table = {
         (50, 10, "adamw", 0, 8, "x_nano"): (2, 1, 0.05, 4e-3, 2e-4, 0.5, 64, 10),
@@ -124,30 +115,21 @@ def test_the_numbers_of_typical_runs():
         (100_000, 300, "sgd", None, 64, "x_s"): (15, 1, 5e-4, 0.01, 5e-4, 1, inf, 0),
         (100_000, 300, "sgd", None, 64, "v9_t"): (15, 1, 5e-4 / 16, 0.16, 8e-3, 1, 64, 10),
     }
-    print("\n" + " ".join(NAMES))
     for (length, epochs, optimizer, like, batch, model), expected in table.items():
         chosen = numbers(length, epochs, optimizer, like, model=f"yolo{model}", batch=batch)
-        print(length, epochs, optimizer, like, batch, model, *(f"{chosen[name]:g}" for name in NAMES))
         assert [chosen[name] for name in NAMES] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("length, epochs, batch, optimizer, like, model, steps, warm_steps, no_aug, peak", [
     # the steps of a warm-up are those before the step with the peak rate
     (3, 300, 8, "adamw", 0, "x_nano", 300, 30, 15, 4e-3 / 8**0.5),
-    (3, 5, 8, "adamw", 0, "x_nano", 5, 3, 1, 4e-3 / 8**0.5),
     (10, 1, 8, "adamw", 0, "x_nano", 2, 2, 0, 4e-3 / 8**0.5),
-    (10, 50, 256, "adamw", 0, "x_nano", 50, 5, 10, 4e-3),
     (100, 200, 8, "adamw", 0, "x_nano", 2_600, 100, 15, 4e-3 / 8**0.5),
-    (100, 300, 256, "adamw", 0, "x_nano", 300, 30, 15, 4e-3),
     (1_000, 50, 8, "adamw", 0, "x_nano", 6_250, 125, 10, 4e-3 / 8**0.5),
-    (1_000, 50, 8, "adamw", 1, "x_nano", 6_250, 125, 10, 1.25e-4 / 8**0.5),
     (1_000, 250, 256, "adamw", 0, "x_nano", 1_000, 100, 15, 4e-3),
-    (100_000, 30, 8, "adamw", 0, "x_nano", 375_000, 12_500, 6, 4e-3 / 8**0.5),
     (100_000, 300, 1_024, "adamw", 0, "x_nano", 29_400, 100, 15, 4e-3),
     (100_000, 300, 1_024, "sgd", None, "x_s", 29_400, 100, 15, 0.16),
-    (100_000, 300, 64, "sgd", None, "v9_t", 468_900, 1_563, 15, 0.16),
     (100_000, 300, 256, "sgd", None, "v9_t", 117_300, 391, 15, 0.16),
-    (100_000, 300, 1_024, "sgd", None, "v9_t", 29_400, 100, 15, 0.16),
 ])  # fmt: skip
 def test_no_run_has_a_cliff(length, epochs, batch, optimizer, like, model, steps, warm_steps, no_aug, peak):
     chosen = numbers(length, epochs, optimizer, like, model=f"yolo{model}", batch=batch)
@@ -238,7 +220,7 @@ def test_gradients_are_clipped_but_for_sgd_from_scratch_where_a_family_is_traine
 
 
 def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
-    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
+    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.resolved_config`."""
     cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)
     rates = Rates(cfg, pretrained=False, domain_similarity=0.0)
     course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
@@ -253,13 +235,6 @@ def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
     assert longer.epochs == longer.schedule.plan.epochs == 200
 
 
-def test_an_automatic_number_of_epochs_stays_too():
-    course = Course(train.Config(epochs=0), 300, Rates(train.Config(), True, 0.0), TimeBudget(0.0), Schedule)
-    saved = course.state_dict() | {"max_epochs": 7}  # as if an earlier version had chosen it
-    course.load_state_dict(saved)
-    assert course.epochs == 7
-
-
 @pytest.mark.parametrize("kind", ["cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1, 3.5])
 def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
@@ -269,12 +244,6 @@ def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
     jumps = [abs(a - b) for a, b in zip(per_image, per_image[1:], strict=False)]
     assert jumps[149] <= 1.01 * max(jumps[148], jumps[150]) < 0.01 / 64 / 25
     assert schedule(150) == pytest.approx(schedule(149) / 2, rel=0.05)  # half the images per step
-
-
-@pytest.mark.parametrize("epochs, freeze, warmup, no_aug", [(1, 0, 1, 10), (1, 1, 0, 0), (3, 3, 5, 3), (2, 0, 0, 2)])
-def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, no_aug):
-    schedule = Schedule(Plan(epochs, freeze, 1, 1, 64, 64), "cosine", 0.01, 0.001, warmup, no_aug)
-    assert all(0 <= schedule(s) < 0.010001 for s in range(epochs + 1))
 
 
 def test_weight_decay_applies_to_convolution_and_linear_weights_only():
@@ -326,37 +295,7 @@ def test_ema_decay_depends_on_the_length_of_the_run():
     assert (short.decay, short.tau) == (pytest.approx(0.9), 10)
 
 
-def test_ema_is_in_evaluation_mode_and_shares_no_memory():
-    model = toy().train()
-    ema = EMA(model, 100)
-    assert not ema.model.training and not any(p.requires_grad for p in ema.model.parameters())
-    assert ema.model[0].weight.data_ptr() != model[0].weight.data_ptr()
-
-
-def test_ema_copies_batch_norm_statistics():
-    updater = make_updater(toy())
-    good_step(updater, 0)
-    for name, buffer in updater.model.named_buffers():
-        assert torch.equal(buffer, updater.ema.model.get_buffer(name))
-    assert updater.model[1].running_mean.any()
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_frozen_backbone_and_its_ema_keep_every_bit(optimizer):
-    updater = make_updater(detector(), optimizer)
-    start = copy.deepcopy(updater.model.state_dict())
-    fit_detector(updater, 4, frozen=True)
-    now, averaged = updater.model.state_dict(), updater.ema.model.state_dict()
-    parts = [k for k in now if k.startswith("backbone.")]
-    assert all(torch.equal(start[k], now[k]) and torch.equal(start[k], averaged[k]) for k in parts)
-    neck = "neck.reduce_stride32.conv.weight"
-    assert not torch.equal(now[neck], averaged[neck]) and not torch.equal(start[neck], averaged[neck])
-    fit_detector(updater, 2, frozen=False)
-    assert not torch.equal(start["backbone.stem.conv.weight"], updater.ema.model.backbone.stem.conv.weight)
-
-
-@pytest.mark.parametrize("kind", ["images", "loss"])
-@pytest.mark.parametrize("clip", [0.0, 10.0])
+@pytest.mark.parametrize("kind, clip", [("images", 0.0), ("loss", 10.0)])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_step_with_non_finite_gradients_changes_nothing(optimizer, clip, kind, steps_before):
@@ -513,6 +452,7 @@ def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4), ("ppyoloe", 2)])
 def test_few_first_steps_are_skipped_in_fp16(family, skipped):
     """YOLOX takes 0-255, which makes the gradients of its stem large. From a loss scale of 2**16 it skips eleven."""
@@ -526,8 +466,7 @@ def test_few_first_steps_are_skipped_in_fp16(family, skipped):
     assert updater.skipped <= skipped
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("frozen_before", [False, True])
+@pytest.mark.parametrize("optimizer, frozen_before", [("sgd", False), ("adam", True), ("adamw", True)])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(optimizer, frozen_before):
     schedule = Schedule(Plan(4, 2, 2, 2, 16, 8), "cosine", 0.05, 0.001, 1, 1)
     updater = make_updater(detector(), optimizer, schedule, clip=10.0)
@@ -587,26 +526,6 @@ def test_run_may_be_resumed_on_a_device_with_or_without_a_scaler(before, after):
     weights = snapshot(again)["model.0.weight"]
     good_step(again, 1)
     assert again.skipped == 0 and not torch.equal(weights, again.model[0].weight)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_step_waits_for_the_gpu(family, optimizer, amp):
-    model = detector(family).cuda()
-    updater, criterion = make_updater(model, optimizer, amp=amp, clip=10.0), nets.criterion(model, no_aug=True)
-    batch = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
-    boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
-    try:
-        for step in range(4):
-            torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first step chooses kernels
-            with updater.autocast():
-                predictions = model(batch)
-            updater.step(criterion(predictions, boxes, labels, (64, 64))["total"])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert updater.check() and updater.step_number == 4
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,8 +38,8 @@ def copy(trained, tmp_path):
 def change_constants(folder: Path, **changes) -> None:
     """Changes constants as written of a run; those that become `...` are removed."""
     last = torch.load(folder / "last.pt", weights_only=True)
-    written = last["resume"]["origin"]["written"] | changes
-    last["resume"]["origin"]["written"] = {name: value for name, value in written.items() if value is not ...}
+    written = last["resume"]["origin"]["user_config"] | changes
+    last["resume"]["origin"]["user_config"] = {name: value for name, value in written.items() if value is not ...}
     torch.save(last, folder / "last.pt")
 
 
@@ -70,12 +71,13 @@ def test_a_changed_constant_that_must_not_change_is_refused(trained):
 
 def test_other_names_of_the_classes_are_refused_although_their_file_may_be_another(tmp_path):
     origin, names = object.__new__(Origin), ["cat", "dog"]
-    origin.written, origin.folder = train.Config(classes="here.txt"), tmp_path
-    before = {"written": asdict(train.Config(classes="there.txt")), "facts": {"classes": names}}
+    origin.user_config, origin.folder = train.Config(classes="here.txt"), tmp_path
+    before = {"user_config": asdict(train.Config(classes="there.txt")), "fingerprint": {"classes": names}}
     origin.last = {"resume": {"origin": before}}
-    assert origin.continued((), {"classes": names}, train.MAY_CHANGE) == ()
+    data = [SimpleNamespace(with_range=lambda _, split=split: (split, [])) for split in ("train", "val")]
+    assert origin.checked_against_run(data, {"classes": names}, train.MAY_CHANGE) == ("train", "val")
     with refused(ConfigError, tmp_path, "classes=dog,cat (was cat,dog)"):
-        origin.continued((), {"classes": names[::-1]}, train.MAY_CHANGE)
+        origin.checked_against_run(data, {"classes": names[::-1]}, train.MAY_CHANGE)
 
 
 def test_a_renamed_run_keeps_its_constants(copy, trained):

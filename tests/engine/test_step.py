@@ -14,7 +14,9 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("model", LIMITS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=() if name == "yolox_nano" else pytest.mark.slow) for name in LIMITS]
+)
 def test_step_dispatches_few_operations(model):
     for phase, counter in operations(Config(model=model, size=64, batch_size=2, boxes=5)).items():
         assert counter.count <= LIMITS[model][phase], phase

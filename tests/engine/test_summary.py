@@ -95,13 +95,6 @@ def test_schedules_are_warned_about_only_if_they_leave_no_room():
     assert "random backbone" in next(summary.schedule_warnings(50, 10, 10, None))
 
 
-@pytest.mark.parametrize("epochs, freeze_epochs", [(1, 0), (3, 2), (20, 10)])
-def test_the_proposed_number_of_no_augmentation_epochs_is_not_warned_about(epochs, freeze_epochs):
-    (warning,) = summary.schedule_warnings(epochs, freeze_epochs, epochs, "coco")
-    proposed = int(re.search(r"about (\d+)", warning)[1])
-    assert list(summary.schedule_warnings(epochs, freeze_epochs, proposed, "coco")) == []
-
-
 def test_data_warnings_name_what_is_wrong(tmp_path):
     train = data(tmp_path, "a.txt", "a.jpg 0,0,5,5,0\n")
     val = data(tmp_path, "b.txt", "a.jpg\n")
@@ -151,19 +144,6 @@ def test_copies_of_training_images_in_val_are_one_line_with_the_first_pair_and_t
     assert list(summary.data_warnings(train, dataclasses.replace(val, hashes=None))) == []
 
 
-@pytest.mark.parametrize("count, is_calm", [(1, True), (2, False)])
-def test_a_copied_image_among_many_is_told_calmly(tmp_path, count, is_calm):
-    train = data(tmp_path, "a.txt", "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60)))
-    val = data(tmp_path, "v.txt", "".join(f"v{i}.jpg 0,0,5,5,0\n" for i in range(169)))
-    zeros = np.zeros(169, int)
-    (copies,) = summary.data_warnings(
-        scanned(train, range(1, 61), zeros[:60]),
-        scanned(val, [*range(1, count + 1), *range(1000, 1169 - count)], zeros),
-    )
-    told(copies, f"{count} of 169", f"{'0.59' if is_calm else '1.2'} %")
-    assert ("too high" not in copies) == is_calm
-
-
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     usage = dataclasses.make_dataclass("Usage", ["free"])
     monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: usage(64 * 2**20))
@@ -188,12 +168,3 @@ def test_a_run_says_why_it_mirrors_no_images():
     assert all(word in summary.flip_note(None, sides) for word in ("Left", "Right", "flip=.5"))
     assert "flip=0" in summary.flip_note(0.5, sides)
     assert summary.flip_note(0, sides) == summary.flip_note(None, others) == summary.flip_note(0.5, others) == ""
-
-
-def test_the_data_table_of_many_classes_has_the_rarest(tmp_path):
-    names = [f"c{n}" for n in range(30)]
-    boxes = "".join(" ".join([f"{n}.jpg", *["0,0,5,5," + str(n)] * (30 - n)]) + "\n" for n in range(30))
-    train = data(tmp_path, "a.txt", boxes, names)
-    lines = summary.data_text(train, train).splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("boxes: ")] == [f"c{n}" for n in range(29, 19, -1)]
-    assert any("30 classes" in line for line in lines) and lines[3].split() == ["boxes", "465", "465"]

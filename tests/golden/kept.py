@@ -94,7 +94,7 @@ def found(output: Path) -> dict:
 
 def config(output: Path) -> train.Config:
     """The constants of the kept run for a resumed one in the folder `output`. Constants that no longer exist are left out."""
-    written = checkpoint.load(LAST)["resume"]["origin"]["written"]  # None where "config" has the chosen value
+    written = checkpoint.load(LAST)["resume"]["origin"]["user_config"]  # None where "config" has the chosen value
     places = {"train": str(FOLDER / "train.txt"), "val": str(FOLDER / "val.txt"), "output": str(output), "resume": True}
     known = {field.name for field in fields(train.Config)}
     return train.Config(**{name: v for name, v in (written | places).items() if name in known})

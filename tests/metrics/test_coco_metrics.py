@@ -230,13 +230,13 @@ def test_detections_become_entries_of_a_coco_results_file():
     assert {type(v) for entry in entries for v in entry.values()} == {int, list, float} and to_coco([], Ids) == []
 
 
-def test_detections_count_only_in_images_in_which_their_class_was_looked_for(painted):
-    """The metrics of each class equal its metrics on the images in which it was looked for."""
+def test_detections_count_only_in_images_in_which_their_class_is_annotated(painted):
+    """The metrics of each class equal its metrics on the images in which it is annotated."""
     data = read_annotation_file(str(painted(24)))
     rng = np.random.default_rng(5)
     masked = data.with_annotated(rng.random((24, 2)) < 0.6)
     present = masked.annotated_mask()[masked.image_of_boxes(), masked.labels]
-    masked = masked.keep_boxes(present)  # what was not looked for has no boxes
+    masked = masked.keep_boxes(present)  # what is not annotated has no boxes
     images = np.repeat(np.arange(24), 6)
     boxes = np.concatenate([np.resize(data.boxes[data.labels == n % 2], (72, 4)) for n in range(2)]).astype(np.float32)
     boxes = boxes[rng.permutation(144)] + rng.normal(size=(144, 4)).astype(np.float32)

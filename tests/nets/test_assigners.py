@@ -13,7 +13,7 @@ from nets import assigners
 from nets.assigners import Assignment, atss, candidates, simota, task_aligned
 from nets.coder import decode_yolox, grid
 from nets.losses import PPYOLOECriterion
-from utils.boxes import ciou, cxcywh_to_xyxy
+from utils.boxes import cxcywh_to_xyxy
 
 STRIDES = (8, 16, 32)
 
@@ -201,20 +201,6 @@ def test_random_scenes_contain_hard_cases(name):
     assert max(contested) > 1 and min(counts) == 1 and max(counts) > 4
 
 
-def test_random_scenes_contain_first_choices_that_take_precedence():
-    """And boxes without an anchor point inside."""
-    inputs = scene(*random_targets(2, 40, 8), 8, good=0.9)
-    boxes, _, _, centers, _, targets, labels = inputs
-    inside = ((centers > targets[:, :, None, :2]) & (centers < targets[:, :, None, 2:])).all(-1)
-    assert (inside.sum(2)[labels >= 0] == 0).any()
-    overlap = ciou(targets[:, :, None], boxes[:, None])
-    taken = torch.stack(
-        [run("task_aligned", *inputs[:5], targets[:, [m]], labels[:, [m]]).positive for m in range(40)], 1
-    )
-    match = run("task_aligned", *inputs)
-    assert (match.index != overlap.where(taken, -1).argmax(1))[match.positive].any()
-
-
 @every_assigner
 def test_images_without_boxes_have_no_positives(name):
     match = check(name, scene(torch.zeros(2, 3, 4), torch.full((2, 3), -1)))
@@ -231,15 +217,6 @@ def test_more_boxes_than_anchor_points(size, strides, name):
     labels[:] = torch.randint(4, labels.shape)
     match = check(name, scene(targets, labels, size=size, strides=strides, good=0.5))
     assert match.positive.float().mean() > 0.5
-
-
-@pytest.mark.parametrize("labels", [[1] * 6, [0, 1, 2, 3, 0, 1]])
-@pytest.mark.parametrize("good", [0.0, 1.0])
-def test_simota_with_equal_boxes(labels, good):
-    targets = torch.tensor([[20.0, 10, 60, 50]]).expand(1, 6, 4)
-    match = check("simota", scene(targets, torch.tensor([labels]), good=good))
-    if labels == [1] * 6:  # equal costs: the first box gets all anchor points
-        assert match.index.unique().tolist() == [0]
 
 
 def test_simota_gives_no_anchor_point_to_boxes_outside_of_the_image():
@@ -361,37 +338,6 @@ def test_saturated_predictions_and_boxes_without_area_stay_finite(logit, name):
     match = run(name, *inputs)
     assert match.positive.any() and match.score.isfinite().all() and (match.index < 8).all()
     assert not match.score.requires_grad
-
-
-def test_ten_perfect_predictions_give_ten_positives():
-    """int(sum of IoUs) does not lose one to rounding in float32."""
-    targets = torch.tensor([[[20.0, 10, 60, 50]]])
-    inputs = list(scene(targets, torch.tensor([[1]]), dtype=torch.float32))
-    inputs[0] = targets.expand(1, 126, 4).contiguous()
-    assert simota(*inputs).positive.sum() == 10
-
-
-def test_task_aligned_takes_the_ten_best_aligned_points_inside():
-    """All predicted boxes are perfect: the class decides, and the target is proportional to the root of its score."""
-    targets, labels = torch.tensor([[[8.0, 8, 56, 56]]]), torch.tensor([[2]])
-    _, _, classes, centers, strides, *_ = scene(targets, labels, dtype=torch.float32)
-    match = task_aligned(targets.expand(1, 126, 4).contiguous(), classes, centers, strides, targets, labels)
-    inside = ((centers > 8) & (centers < 56)).all(1)
-    best = classes[0, :, 2].where(inside, -torch.inf).topk(10)
-    assert match.positive[0].nonzero()[:, 0].tolist() == sorted(best.indices.tolist())
-    expected = (best.values.sigmoid() / best.values[0].sigmoid()).sqrt()
-    assert torch.allclose(match.score[0, best.indices], expected, atol=1e-5) and not match.index.any()
-
-
-def test_task_aligned_gives_every_box_an_anchor_point():
-    """Tiny boxes between the anchor points, some within a large box that all anchor points predict."""
-    tiny = torch.tensor([[24.0, 24, 24.5, 24.5], [41, 9, 43, 11], [90, 60, 91, 64], [55, 40, 60, 40.1]])
-    targets = torch.cat([torch.tensor([[0.0, 0, 96, 64]]), tiny])[None]
-    inputs = list(scene(targets, torch.tensor([[0, 1, 2, 3, 1]])))
-    inputs[0] = targets[:, :1].double().expand(1, 126, 4).contiguous()
-    match, strides = check("task_aligned", inputs), inputs[4].expand(1, -1)
-    assert [int((match.index == m)[match.positive].sum()) for m in range(1, 5)] == [1] * 4
-    assert (strides[match.positive & (match.index > 0)] == 8).all() and (match.index == 0)[match.positive].sum() >= 6
 
 
 @every_assigner

@@ -17,8 +17,18 @@ from utils.file_checks import CheckpointError
 from utils.processes import Ranks
 
 SIZE = (64, 64)
+
+
+def in_turn(names):
+    """Parameters of tests: the names of models, of which two are quick."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
 WIDTHS = {"yolov9": {"class_width": 24}}  # of the class branches of weights of another number of classes
+QUICK = ("tiny", "yolov9")  # without and with class branches whose width follows the weights
 MODELS = {**FAMILIES, "tiny": lambda num_classes: Tiny(8, num_classes)}
+every_model = pytest.mark.parametrize("family", in_turn(MODELS))
+every_family = pytest.mark.parametrize("family", in_turn(FAMILIES))
 TRANSFORMS = torch.tensor([[64.0, 64, 1, 1, 0, 0]] * 2)
 IMAGES = torch.randint(0, 256, (2, 3, *SIZE), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
@@ -80,7 +90,7 @@ def test_training_changes_no_bit_of_the_old_classes(family, optimizer):
         }  # every kind of layer
 
 
-@pytest.mark.parametrize("family", MODELS)
+@every_model
 def test_frozen_parts_have_no_gradient_and_no_optimizer_state(family):
     model = with_head(old_model(family), family)
     newest = set(model.added[-1].parameters())
@@ -100,7 +110,7 @@ def test_the_backbone_stays_frozen_while_classes_are_added(frozen):
     assert not any(module.training for module in model.backbone.modules()) and model.added[-1].training
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES)])
 def test_a_second_addition_freezes_the_first_one(family):
     first = with_head(old_model(family), family)
     fit(first)
@@ -113,7 +123,7 @@ def test_a_second_addition_freezes_the_first_one(family):
     assert labels.min() >= 5 and labels.max() <= 7
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@every_family
 def test_a_new_head_starts_with_the_weights_of_the_old_one_except_its_classes(family, tmp_path, monkeypatch):
     monkeypatch.setitem(nets.MODELS[family].sizes, "toy", SIZES[family])
     old = lively(FAMILIES[family](num_classes=3, **WIDTHS.get(family, {})), SIZE)
@@ -126,7 +136,7 @@ def test_a_new_head_starts_with_the_weights_of_the_old_one_except_its_classes(fa
         assert torch.equal(state[name], value) == ("class_predictors" not in name), name
 
 
-@pytest.mark.parametrize("family", MODELS)
+@every_model
 def test_many_detections_of_new_classes_crowd_out_no_old_ones(family):
     """Neither by the limit of detections per image nor by the limit of candidates before NMS; also with several labels."""
     old = old_model(family)
@@ -156,7 +166,7 @@ def test_class_agnostic_nms_compares_boxes_of_old_and_new_classes():
     assert all(len(a.scores) < len(b.scores) for a, b in zip(one, both, strict=True))
 
 
-@pytest.mark.parametrize("family", MODELS)
+@every_model
 def test_boxes_of_old_classes_are_background_for_the_new_head(family):
     model = with_head(old_model(family), family).train()
     boxes = torch.tensor([[[8.0, 8, 40, 48], [0, 0, 30, 30]], [[20.0, 4, 60, 30], [9, 9, 50, 50]]])
@@ -166,7 +176,7 @@ def test_boxes_of_old_classes_are_background_for_the_new_head(family):
     assert ours == pytest.approx(theirs, rel=1e-5) and ours["positives"] > 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@every_family
 def test_the_state_of_a_model_tells_how_it_is_built(family, monkeypatch):
     monkeypatch.setitem(nets.MODELS[family].sizes, "toy", SIZES[family])
     old, *fresh = (FAMILIES[family](num_classes=count, **WIDTHS.get(family, {})) for count in (3, 2, 4))

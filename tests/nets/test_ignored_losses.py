@@ -214,6 +214,7 @@ def test_the_newest_head_looks_at_its_own_classes():
     assert seen[0].classes.tolist() == [[[True, False]]]
 
 
+@pytest.mark.slow
 def test_a_compiled_criterion_takes_what_is_unknown(monkeypatch):
     torch._dynamo.reset()
     compile_now = torch.compile

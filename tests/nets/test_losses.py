@@ -163,8 +163,7 @@ def gradient_of_shards(model, batch, shards, criterion):
     return gradients(model), {k: sum(one[k] for one in losses).item() / len(shards) for k in losses[0]}
 
 
-@pytest.mark.parametrize("counts", [[5, 0, 1, 2], [0, 0, 4, 7], [0, 0, 0, 0]])
-@pytest.mark.parametrize("shards", [[[0], [1, 2, 3]], [[0], [1], [2], [3]]])
+@pytest.mark.parametrize("counts, shards", [([5, 0, 1, 2], [[0], [1, 2, 3]]), ([0, 0, 0, 0], [[0, 1], [2, 3]])])
 @every_family
 def test_processes_together_have_the_gradient_of_the_whole_batch(counts, shards, family):
     model, batch = tiny_model(family), some_batch(counts)
@@ -286,36 +285,7 @@ def test_losses_of_yolov9_equal_the_reference(counts):
     assert int(match.positive.sum()) >= min(sum(counts), 100) * 0.6
 
 
-def test_gradient_steps_reduce_each_loss_of_yolov9():
-    """With a fixed assignment, since a better box also raises the target score."""
-
-    class Fixed(YOLOv9Criterion):
-        def assign(self, *_):
-            return match, 10
-
-    predictions, (_, boxes, labels) = random_predictions(2, torch.float64, family="yolov9"), some_batch([3, 2])
-    _, _, match = slow_yolov9(predictions, boxes.double(), labels)
-    leaves = yolov9.Predictions(*(x.clone().requires_grad_() for x in predictions))
-    before = Fixed(STRIDES)(leaves, boxes, labels, SIZE)
-    for name, field in (("box", "boxes"), ("dfl", "boxes"), ("class", "classes")):
-        leaf = getattr(leaves, field)
-        (gradient,) = torch.autograd.grad(before[name], leaf, retain_graph=True)
-        after = Fixed(STRIDES)(leaves._replace(**{field: leaf - 0.01 * gradient}), boxes, labels, SIZE)
-        assert after[name] < before[name], name
-
-
-def test_perfect_prediction_of_yolov9_has_almost_no_loss():
-    raw, classes = torch.zeros(1, 126, 64), torch.full((1, 126, 4), -20.0)
-    # Grid cell 0, 0 of stride 32: the box reaches from its center one stride to the right and down.
-    raw[0, 120, torch.tensor([0, 16, 33, 49])] = 50.0
-    classes[0, 120, 2] = 20.0
-    box, label = torch.tensor([[[16.0, 16, 48, 48]]]), torch.tensor([[2]])
-    losses = YOLOv9Criterion(STRIDES)(yolov9.Predictions(raw, classes), box - 0.001, label, SIZE)
-    assert losses["positives"] > 0.99 and losses["total"] < 0.05
-    wrong = YOLOv9Criterion(STRIDES)(yolov9.Predictions(raw, classes), box + 8, label, SIZE)
-    assert wrong["box"] > 1 and wrong["dfl"] > 1
-
-
+@pytest.mark.slow
 @every_family
 def test_criterion_is_one_graph_for_the_compiler(family):
     _, boxes, labels = some_batch([3, 2], torch.float32)

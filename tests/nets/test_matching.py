@@ -5,7 +5,7 @@ import torch
 from refused import refused, told
 from torch import nn
 
-from nets.matching import load_matching
+from nets.matching import load_matching, without_prefixes
 from utils.file_checks import CheckpointError
 
 
@@ -64,3 +64,8 @@ def test_weights_that_are_not_finite_are_never_loaded():
     with refused(CheckpointError, "head.bias"):
         load_matching(model, state)
     assert torch.equal(model.head.weight, before)
+
+
+def test_prefixes_of_wrappers_are_stripped():
+    names = {"module.backbone.a": 1, "_orig_mod.module.neck.b": 2, "module._orig_mod.c": 3, "backbone._orig_mod.d": 4}
+    assert without_prefixes(names) == {"backbone.a": 1, "neck.b": 2, "c": 3, "backbone.d": 4}

@@ -4,11 +4,10 @@ import pytest
 import torch
 from refused import refused
 from torch import nn
-from toys import FAMILIES, detector
 
 import nets
 from nets import pretrained
-from nets.blocks import BN_EPS, SPP, ADown, Conv, RepConv
+from nets.blocks import BN_EPS, SPP, RepConv
 from utils import checkpoint, file_checks
 from utils.images import LETTERBOXES
 
@@ -114,26 +113,6 @@ def test_other_ranks_build_the_model_with_the_layer_widths_of_the_weights():
     with torch.device("meta"):
         model, pretraining = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
     assert pretraining.known == 0 and model.head.class_predictors[0].in_channels == 80
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_training_moves_the_statistics_of_the_neck_and_not_those_of_a_frozen_backbone(family):
-    model = detector(family)
-    model.freeze_backbone(True)
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.train()(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
-    moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
-    assert any(name.startswith("neck.") and name.endswith("running_var") for name in moved)
-    assert not any(name.startswith("backbone.") for name in moved)
-    model.freeze_backbone(False)
-    model(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
-    assert all(not torch.equal(buffer, before[name]) for name, buffer in model.backbone.named_buffers("backbone"))
-
-
-def test_conv_keeps_the_size_of_its_input():
-    assert Conv(3, 4, 3)(torch.zeros(2, 3, 10, 14)).shape == (2, 4, 10, 14)
-    assert Conv(3, 4, 3, stride=2)(torch.zeros(2, 3, 10, 14)).shape == (2, 4, 5, 7)
-    assert ADown(4, 6)(torch.zeros(2, 4, 10, 14)).shape == (2, 6, 5, 7)
 
 
 def test_spp_equals_three_separate_pools():

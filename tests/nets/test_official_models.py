@@ -62,6 +62,7 @@ def test_predict_names_the_classes_of_coco(published, capsys):
     assert "tiny_n.pth: 80 classes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluate_and_export_take_the_official_model_too(published, tmp_path, monkeypatch):
     images = [{"id": 1, "file_name": "photo.png", "width": 64, "height": 48}]
     names = zip(COCO_CATEGORY_IDS, COCO_CLASSES, strict=True)

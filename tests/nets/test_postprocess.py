@@ -89,13 +89,6 @@ def test_boxes_of_two_classes_never_overlap_in_nms_wherever_they_are():
     assert len(detect_one(boxes, scores, labels).scores) == 40
 
 
-def test_confidence_threshold_removes_lower_scores_only():
-    scene = crowd(300, 3)
-    above, everything = detect_one(*scene, confidence=0.8), detect_one(*scene)
-    count = int((everything.scores >= 0.8).sum())
-    assert 0 < count < len(everything.scores) and torch.equal(above.scores, everything.scores[:count])
-
-
 @pytest.mark.parametrize("count, spread, limit", [(400, 100.0, 30), (400, 1.0, 3), (3000, 60.0, 50)])
 def test_detection_limit_keeps_exactly_the_best(count, spread, limit):
     """Also if most of the boxes are suppressed, so that the best 3 * limit do not give enough."""
@@ -177,14 +170,6 @@ def test_a_gpu_gives_the_detections_of_the_cpu_also_for_empty_scenes():
         on_gpu = select(*(x.cuda() for x in arguments), 0.01, 0.5, 100)
         for ours, theirs in zip(on_gpu, select(*arguments, 0.01, 0.5, 100), strict=True):
             assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_boxes_are_converted_to_the_original_image_and_not_clipped():
-    boxes = torch.tensor([[[-8.0, 16, 40, 48]]]).expand(2, 1, 4)
-    transforms = torch.tensor([[640.0, 480, 0.25, 0.25, 0, 0], [64.0, 48, 2, 2, 10, 6]])
-    first, second = select(boxes, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int64), transforms, 0.1, 0.65, 300)
-    assert first.boxes.tolist() == [[-32, 64, 160, 192]]
-    assert second.boxes.tolist() == [[-9, 5, 15, 21]]
 
 
 def test_clipped_boxes_end_at_the_borders_of_their_image():

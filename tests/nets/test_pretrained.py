@@ -192,7 +192,7 @@ def test_flipped_bits_in_tensors_are_always_refused(tmp_path, flips):
         torch.save(contents, path)
         assert nets.read_weights(path, "tiny_n")[0].keys() == state.keys()
         offsets = tensor_bytes(path)
-        for seed in range(15):
+        for seed in range(4):
             rng, data = np.random.default_rng(seed), bytearray(path.read_bytes())
             for offset in rng.choice(offsets, flips, replace=False):
                 data[offset] ^= 1 << rng.integers(8)
@@ -268,13 +268,6 @@ def test_dim_or_recolored_images_are_not_mistaken_for_legacy_weights(state):
     assert input_std(flipped) > weights.MIN_INPUT_STD
 
 
-def test_weights_that_were_never_trained_are_not_judged(tmp_path):
-    fresh = toy_detector("yolox", 3).state_dict()
-    torch.save({"model": fresh}, tmp_path / "fresh.pth")
-    assert input_std(fresh) is None and input_std({}) is None
-    assert read(tmp_path / "fresh.pth", of_yolox)[1] is None  # 3 rows: unknown classes
-
-
 def test_state_dicts_are_read_with_official_and_with_own_names(tmp_path, state):
     torch.save(state, tmp_path / "own.pth")
     torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "ddp.pth")
@@ -306,12 +299,6 @@ def test_an_own_checkpoint_of_another_model_names_its_model(tmp_path):
     checkpoint.save(tmp_path / "best.pt", contents | {"config": {}})
     with refused(file_checks.CheckpointError, tmp_path / "best.pt", "model="):
         nets.build_pretrained("picodet_s", ["cat"], str(tmp_path / "best.pt"), Ranks(), print)
-
-
-def test_coco_has_80_names_and_ids_up_to_90():
-    assert len(set(COCO_CLASSES)) == len(set(COCO_CATEGORY_IDS)) == 80
-    assert (COCO_CLASSES[0], COCO_CLASSES[-1]) == ("person", "toothbrush")
-    assert (COCO_CATEGORY_IDS[0], COCO_CATEGORY_IDS[-1]) == (1, 90)
 
 
 def test_classes_are_matched_by_name():

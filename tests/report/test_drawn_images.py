@@ -10,10 +10,8 @@ from coco_cases import entries, ground_truth
 from datasets.dataset import Item, collate
 from datasets.store import evenly_spaced
 from metrics.comparison import compare_images
-from nets import build
 from report import drawn_images
 from report.drawn_images import draw_batches
-from report.heatmap import HeatMaps
 from utils.draw import color_of
 
 
@@ -100,10 +98,9 @@ class Many(TwoImages):
         return np.zeros((0, 4)), np.zeros(0, int), np.zeros(0, bool)
 
 
-@pytest.mark.parametrize("sheet", [drawn_images.prediction_sheet, HeatMaps(build("tiny_n", 2), (64, 64), ()).sheet])
-def test_both_sheets_of_a_validation_show_the_same_images(sheet):
+def test_the_sheet_of_a_validation_shows_evenly_spaced_images():
     data = Many()
-    sheet(data, [])
+    drawn_images.prediction_sheet(data, [])
     assert data.seen == list(range(0, 16, 2))
 
 

@@ -1,26 +1,19 @@
-"""tools.compare: the numbers of the run folders, in the order of mAP; broken folders have a reason; a page for the browser."""
+"""tools.compare: the numbers of the run folders, in the order of mAP; broken folders have a reason; seeds have a spread."""
 
 import csv
 import json
 import re
-import shutil
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 import torch
-from browser import Browser, words_of
-from refused import mentions, refused, told
+from refused import mentions, told
 from small import config, log_of, only_run
 
 import train
-from report import plots
-from tools.compare import MAX_CLASSES, main
-from tools.compared_runs import CUT, class_table, read_log, read_run, read_runs, repeats, table
+from tools.compare import main, repeats, table
+from tools.compared_runs import read_run
 from utils import checkpoint
-
-HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
 
 
 def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants) -> Path:
@@ -47,29 +40,30 @@ def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants
 
 def type_constants(folder: Path, typed) -> None:
     """Writes last.pt of a run for which these constants were typed; None: a damaged one."""
-    torch.save({"resume": {"origin": {"written": typed}}} if typed is not None else [], folder / "last.pt")
+    torch.save({"resume": {"origin": {"user_config": typed}}} if typed is not None else [], folder / "last.pt")
+
+
+def ranked(*folders: Path) -> list:
+    return sorted(map(read_run, folders), key=lambda run: -run.best.get("AP", -1))
 
 
 def rows_of(*folders: Path) -> list[dict[str, str]]:
-    head, *rows = table(read_runs(folders)[0])
+    head, *rows = table(ranked(*folders))
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
-    best = train.main(config(demo_images, tmp_path / "runs", epochs=3)).best
+    best = train.main(config(demo_images, tmp_path / "runs", epochs=3, val="1/3")).best
     folder = only_run(tmp_path / "runs")
     rows, run = log_of(folder), read_run(folder)
     assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
-    assert run.images == 3 * 12  # 3 of 12 repeat an image, to fill the last step of an epoch
-    assert "classes: " in run.data[1] and run.training.endswith(", 9 images")
-    assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"]
+    assert 3 * 6 <= run.images <= 3 * 8 and run.minutes > 0  # images repeat to fill the last step of an epoch
+    assert "classes: " in run.data[1] and run.training.endswith(", 6 images")
+    assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"] == "1/3"
     capsys.readouterr()
     main([str(folder)])
     assert f"{100 * best:.2f}" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {folder.name, "compare.png", "compare.html"}
-    main([str(path) for path in (tmp_path / "runs").iterdir()])  # as runs/* the second time
-    assert "not compared" not in capsys.readouterr().out
 
 
 def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_path):
@@ -87,7 +81,7 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
 
 
 def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
-    runs = read_runs([made(tmp_path / "a", [0.3], epochs=9), made(tmp_path / "b", [0.2], epochs=5)])[0]
+    runs = ranked(made(tmp_path / "a", [0.3], epochs=9), made(tmp_path / "b", [0.2], epochs=5))
     head, first, second = table(runs)
     assert head.count("epochs") == 2 and head[-1] == "epochs"
     assert first[head.index("epochs")] == "1 of 9" and [first[-1], second[-1]] == ["9", "5"]
@@ -97,18 +91,10 @@ def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
 def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]
     other = made(tmp_path / "val", [0.4], val="other.txt"), made(tmp_path / "classes", [0.3], classes=("a", "c"))
-    images = made(tmp_path / "images", [0.2])
-    (images / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.2,2,50\n")
     parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/{name}") for i in range(3)]
     for i, folder in enumerate(parts):
         (folder / name).write_text("a.png" if i < 2 else "b.png")
-    rows = rows_of(*same, *other, images, *parts)
-    assert [row["data"] for row in rows] == ["A", "A", "B", "C", "A", "D", "D", "E"]
-    assert [row["training data"] for row in rows[3:6]] == [
-        "t.txt, 205 images",
-        "t.txt, 100 images",
-        "t.txt, 205 images",
-    ]
+    assert [row["data"] for row in rows_of(*same, *other, *parts)] == ["A", "A", "B", "C", "D", "D", "E"]
     main([*map(str, same), str(other[0])])
     printed = capsys.readouterr().out
     (line,) = (line for line in printed.splitlines() if mentions(line, "data B"))
@@ -124,17 +110,16 @@ def test_runs_that_count_other_detections_have_different_letters(tmp_path):
     assert [row["data"] for row in rows_of(*runs, older)] == ["A", "B", "B"]
 
 
-def test_runs_before_and_after_a_correction_of_labels_are_compared(tmp_path, capsys, monkeypatch):
+def test_runs_before_and_after_a_correction_of_labels_are_compared(tmp_path):
     """Other training data, the same validation data: the mAPs are comparable, and a column has the training data."""
     raw = made(tmp_path / "raw", [0.479], train="sets/plates/train.txt")
     corrected = made(tmp_path / "corrected", [0.527], train="runs/suspects-2026-01-31-1/corrected.txt")
+    (corrected / "environment.json").write_text('{"training_images": 205}')
     first, second = rows_of(raw, corrected)
     assert "data" not in first and "train" not in first
-    assert first["training data"] == "runs/suspects-2026-01-31-1/corrected.txt, 205 images"
-    monkeypatch.setenv("COLUMNS", "200")
-    main([str(raw), str(corrected)])
-    printed = capsys.readouterr().out
-    assert "data A" not in printed and "corrected.txt" in printed and "train.txt" in printed
+    assert first["training data"].endswith("corrected.txt, 205 images") and second["training data"].endswith(
+        "train.txt"
+    )
 
 
 def test_the_table_fits_the_terminal_and_names_what_it_leaves_out(tmp_path, capsys, monkeypatch):
@@ -153,25 +138,6 @@ def test_the_table_fits_the_terminal_and_names_what_it_leaves_out(tmp_path, caps
     assert "do not fit" not in capsys.readouterr().out
 
 
-def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path):
-    """A run with added classes writes its validation data with the classes of the model."""
-    folders = []
-    for name, typed in (("added-1", "more/val.txt"), ("added-2", "data/demo/val.txt"), ("part", ".2")):
-        folder = made(tmp_path / name, [0.5 - len(folders) / 10], val=f"runs/{name}/val.txt")
-        (folder / "val.txt").write_text("a.png")
-        type_constants(folder, {"val": typed, "train": "t.txt"})
-        folders.append(folder)
-    assert [row["val"] for row in rows_of(*folders)] == ["more/val.txt", "t.txt", ".2"]
-    damaged = made(tmp_path / "damaged", [0.1], val="runs/damaged/val.txt")
-    for typed in ({"val": 7}, {"val": "7%%"}, 1, None):
-        type_constants(damaged, typed)
-        assert read_run(damaged).config["val"] == "runs/damaged/val.txt"
-    texts = [run.data[0] for run in read_runs(folders)[0]]
-    assert [mentions(text, name) for text, name in zip(texts, ("more/val.txt", "t.txt", "txt"), strict=True)] == [
-        True, True, False,
-    ]  # fmt: skip
-
-
 def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, capsys):
     rows = (("seed", "v.txt", 0, 0.2), ("seed", "v.txt", 1, 0.4), ("fold", "1/3", 0, 0.5), ("fold", "3/3", 0, 0.8))
     folders = []
@@ -179,29 +145,33 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
         own = f"runs/{kind}{number}/val.txt" if kind == "fold" else val
         constants = {"seed": seed, "mosaic": 1.0 if kind == "other" else 0.5}
         folder = made(tmp_path / f"{kind}{number}", [value, 0.01], val=own, **constants)
-        (folder / "val.txt").write_text(kind + str(number))
-        typed = json.loads((folder / "config.json").read_text()) | {"val": val}
-        type_constants(folder, typed)
+        if kind == "fold":
+            (folder / "val.txt").write_text(kind + str(number))
+        type_constants(folder, json.loads((folder / "config.json").read_text()) | {"val": val})
         folders.append(folder)
-    runs = read_runs(folders)[0]
+    runs = ranked(*folders)
     assert [run.best["AP"] for run in runs] == [0.8, 0.5, 0.4, 0.2, 0.1]
+    assert [row["val"] for row in rows_of(*folders)] == ["3/3", "1/3", "v.txt", "v.txt", "v.txt"]
     folds, seeds = repeats(runs)
     assert all(word in folds for word in ("1, 2", "val", "65.00", "21.21"))
     assert all(word in seeds for word in ("3, 4", "seed", "30.00", "14.14"))
     assert repeats(runs[1:4:2]) == [] and repeats([runs[0], runs[2]]) == []
     main(list(map(str, folders)))
-    assert seeds in capsys.readouterr().out and seeds in (tmp_path / "compare.html").read_text()
+    assert seeds in capsys.readouterr().out
 
 
 def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
     same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
     others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
-    assert len(repeats(read_runs(same)[0])) == 1
-    assert all(repeats(read_runs([same[0], other])[0]) == [] for other in others)
-    assert repeats(read_runs([same[0], made(tmp_path / "again", [0.4], seed=0)])[0]) == []
+    assert len(repeats(ranked(*same))) == 1
+    assert all(repeats(ranked(same[0], other)) == [] for other in others)
+    assert repeats(ranked(same[0], made(tmp_path / "again", [0.4], seed=0))) == []
+    type_constants(same[0], None)  # damaged: the constants as they were chosen are compared
+    assert len(repeats(ranked(*same))) == 1
 
 
-def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):
+def test_names_of_runs_and_patterns_are_compared(tmp_path, monkeypatch, capsys):
+    """cmd.exe passes runs/* as it is."""
     monkeypatch.chdir(tmp_path)
     for name in ("mine-2026-01-31-1", "mine-2026-01-31-2", "more-2026-01-31-1"):
         made(tmp_path / "runs" / name, [0.5])
@@ -209,7 +179,11 @@ def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):
     main(["mine", "more", "min"])
     text = capsys.readouterr().out
     assert "mine-2026-01-31-2" in text and "more-2026-01-31-1" in text and "mine-2026-01-31-1" not in text
-    told(text, "min", "mine")
+    told(text.partition("not compared")[2], "min:")
+    main(["runs/m*", "mine"])
+    text = capsys.readouterr().out
+    assert [line.split()[1] for line in text.splitlines()[1:4]] == sorted(path.name for path in Path("runs").iterdir())
+    assert "not compared" not in text
 
 
 def spoil(folder: Path, what: str) -> Path:
@@ -227,7 +201,7 @@ def spoil(folder: Path, what: str) -> Path:
     elif what == "huge":
         (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,1e300,1e300\n")
     elif what == "names":
-        torch.save({"format": 1, "model": {}, "classes": ["a", "b\x1b[2J"]}, folder / "best.pt")
+        torch.save({"format": 2, "model": {}, "classes": 7}, folder / "best.pt")
     elif what == "tensor":
         torch.save(torch.zeros(3), folder / "best.pt")
     else:
@@ -246,8 +220,8 @@ def spoil(folder: Path, what: str) -> Path:
         ("tensor", "best.pt"),
         ("list", "config.json"),
         ("bytes", "log.csv"),
-        ("nan", "line 2: AP is 'nan'"),
-        ("huge", "line 2: seconds is '1e300'"),
+        ("nan", "log.csv, line 2"),
+        ("huge", "log.csv, line 2"),
         ("no config.json", "config.json"),
         ("no log.csv", "log.csv"),
     ],
@@ -258,8 +232,6 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path, capsys, what, why):
     printed = capsys.readouterr().out
     assert re.search(f"not compared:\n  {re.escape(str(bad))}: .*{why}", printed), printed
     told(printed, tmp_path / "gone")
-    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
-    assert "Not compared" in page and page.count("<tr>") == 1 + 1  # the head and the good run
     with pytest.raises(SystemExit, match="^1$"):
         main([str(bad)])
     told(capsys.readouterr().out, bad)
@@ -271,117 +243,13 @@ def test_a_run_without_best_pt_is_compared(tmp_path):
     assert run.best == {} and any("best.pt" in text for text in run.data)
 
 
-def test_a_damaged_cell_names_its_line(tmp_path):
-    (tmp_path / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,2,3\n2,x,2,3\n")
-    with refused(ValueError, "log.csv, line 3", "'x'"):
-        read_log(tmp_path / "log.csv")
-
-
-def test_the_page_shows_the_table_in_a_browser(tmp_path, capsys):
-    one = made(tmp_path / f"{HOSTILE}-1", [0.1, 0.3], train=HOSTILE, classes=[HOSTILE], note=f"{HOSTILE}{'x' * 200}")
-    two = made(tmp_path / "_hidden-2", [0.2], seconds=1.0)
-    main([str(one), str(two), str(tmp_path / f"gone{HOSTILE}"), f"output={tmp_path / 'out'}"])
-    printed = capsys.readouterr().out
-    assert str(tmp_path / "out" / "compare.html") in printed and max(map(len, printed.splitlines())) < 400
-    with Browser(tmp_path / "out" / "compare.html", tmp_path) as browser:
-        document = browser.run("document.documentElement.outerHTML")
-        brightness = []
-        for dark in (False, True):
-            browser.dark(dark)
-            browser.run("document.querySelector('img').scrollIntoView({block: 'center'})")
-            browser.screenshot(tmp_path / "shown.png")
-            box = "document.querySelector('img').getBoundingClientRect()"
-            x, y, width, height = (int(browser.run(f"{box}.{name}")) for name in ("x", "y", "width", "height"))
-            shown = cv2.imread(str(tmp_path / "shown.png"))
-            brightness.append(np.median(shown[max(y, 0) : y + height, x : x + width]))
-        assert brightness[0] > 240 and brightness[1] < 60  # the plot follows the mode
-        assert browser.problems == []
-    words = words_of(document)
-    for row in table(read_runs([one, two])[0]):
-        for cell in row:
-            assert " ".join(cell.split()) in words, cell
-    assert f"gone{HOSTILE}" in words
-    tags = set(re.findall(r"<([a-z0-9]+)", document))
-    assert "img" in tags and not tags & {"script", "iframe", "link", "object"} and "onload=alert" not in tags
-    assert set(re.findall(r'(?:href|src)="([^#"]{0,16})', document)) == {"", "data:image/png;b"}  # "": #s0
-    image = cv2.imread(str(tmp_path / "out" / "compare.png"))
-    assert image.shape[1] > 1000 and any(len(cell) > CUT for row in table(read_runs([one])[0]) for cell in row)
-
-
-@pytest.mark.parametrize("name", ["compare.html", "compare.png"])
-def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
-    run, out = made(tmp_path / "run", [0.1]), tmp_path / "out"
-    main([str(run), f"output={out}"]), main([str(run), f"output={out}"])
-    (out / "compare.html").unlink(), (out / name).write_bytes(b"mine"), (tmp_path / name).write_bytes(b"mine")
-    for words, place in (([f"output={out}"], out), ([], tmp_path)):
-        with refused(SystemExit, f"output={place}", place / name):
-            main([str(run), *words])
-    assert (out / name).read_bytes() == (tmp_path / name).read_bytes() == b"mine"
-    capsys.readouterr()
-    with refused(SystemExit, f"output={run / 'config.json'}"):
-        main([str(run), f"output={run / 'config.json'}"])
-    assert not capsys.readouterr().out  # before the work
+def test_control_characters_of_a_run_are_not_printed(tmp_path, capsys):
+    main([str(made(tmp_path / "run", [0.1])), str(made(tmp_path / "more", [0.2], note="a\x1b[2J"))])
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_without_folders_the_program_explains_itself():
     with pytest.raises(SystemExit, match="python -m tools.compare"):
         main([])
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match="python -m tools.compare"):
         main(["--help"])
-
-
-def evaluated(folder: Path, whole: float, **maps: float) -> Path:
-    """Adds the evaluation of best.pt to a run folder."""
-    (folder / "evaluation").mkdir()
-    contents = {"AP": whole, "per_class": {name: {"AP": value} for name, value in maps.items()}}
-    (folder / "evaluation" / "metrics.json").write_text(json.dumps(contents), encoding="utf-8")
-    return folder
-
-
-def test_the_classes_of_two_runs_are_listed_with_the_largest_difference_first(tmp_path, capsys):
-    one = evaluated(made(tmp_path / "one", [0.3]), 0.3, a=0.25, b=0.35, c=-1.0)
-    two = evaluated(made(tmp_path / "two", [0.4]), 0.4, a=0.26, b=0.54)
-    expected = [["b", "54.00", "35.00", "+19.00"], ["a", "26.00", "25.00", "+1.00"]]
-    assert class_table(read_runs([one, two])[0]) == [["class", "1", "2", "difference"], *expected]
-    main([str(one), str(two)])
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert printed.index(expected[0]) + 1 == printed.index(expected[1])
-    words = words_of((tmp_path / "compare.html").read_text(encoding="utf-8"))
-    assert words.index("+19.00") < words.index("+1.00")
-
-
-def test_of_many_classes_the_largest_differences_are_printed_and_the_page_has_all(tmp_path, capsys):
-    maps = {f"class{i:02}": i / 100 for i in range(MAX_CLASSES + 5)}
-    main(
-        [str(evaluated(made(tmp_path / n, [0.3]), 0.3, **m)) for n, m in (("x", maps), ("y", dict.fromkeys(maps, 0.0)))]
-    )
-    printed = capsys.readouterr().out
-    assert printed.count("class0") == 5 and "which compare.html has: 5" in printed
-    assert (tmp_path / "compare.html").read_text(encoding="utf-8").count(">class") == len(maps) + 1
-
-
-@pytest.mark.parametrize("what", ["no evaluation", "damaged", "other checkpoint", "other data"])
-def test_classes_are_compared_only_on_the_same_validation_data(tmp_path, what):
-    one, two = evaluated(made(tmp_path / "one", [0.5]), 0.5, a=0.5), made(tmp_path / "two", [0.4], val=what[:6])
-    if what != "other data":
-        (two / "config.json").write_text((one / "config.json").read_text())
-    if what != "no evaluation":
-        evaluated(two, 0.2 if what == "other checkpoint" else 0.4, a=0.4)
-    if what == "damaged":
-        (two / "evaluation" / "metrics.json").write_text("{")
-    assert class_table(read_runs([one, two])[0]) == []
-
-
-def test_the_epochs_of_the_plot_are_whole_numbers(tmp_path, monkeypatch):
-    drawn, make = [], plots.Figure
-    monkeypatch.setattr(plots, "Figure", lambda *args, **more: drawn.append(make(*args, **more)) or drawn[-1])
-    plots.draw_runs({"a": [(1, 0.1, 0.2), (2, 0.2, 0.3)]}, tmp_path / "a.png")
-    ticks = drawn[0].axes[0].get_xticks()
-    assert len(ticks) >= 2 and all(tick == round(tick) for tick in ticks)
-
-
-def test_forty_runs_fit_the_plot(tmp_path):
-    folders = [made(tmp_path / f"run-{i:02}", [i / 100, i / 90]) for i in range(3)]
-    folders += [Path(shutil.copytree(folders[0], tmp_path / f"copy-{i:02}")) for i in range(37)]
-    main([str(folder) for folder in folders])
-    assert cv2.imread(str(tmp_path / "compare.png")).shape[0] > 900

@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 import types
 import zipfile
 from collections import OrderedDict
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +18,8 @@ import torch
 from refused import refused
 from torch import nn
 
-import train
-from utils.checkpoint import FORMAT, DiskError, load, plain, read, save, strip
-from utils.config import check
-from utils.file_checks import CheckpointError, walk
+from utils.checkpoint import FORMAT, DiskError, load, plain, read, save
+from utils.file_checks import CheckpointError
 from utils.files import atomic_write
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +88,8 @@ def test_a_slice_is_saved_without_the_rest_of_its_storage(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "first"), [("model", "0.x.0"), ("resume.model", "1.x.0"), ("resume.updater", "2.x.0")]
+    ("place", "first"),
+    [("model", "model.x.0"), ("resume.model", "resume.model.x.0"), ("resume.updater", "resume.updater.x.0")],
 )
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, place, first, bad):
@@ -125,13 +122,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path
         if step == "write":
             raise error
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["table.csv"]
-
-
-def test_a_written_file_replaces_the_old_one(tmp_path):
-    for text in (b"old", b"new"):
-        with atomic_write(tmp_path / "table.csv") as file:
-            file.write(text)
-    assert (tmp_path / "table.csv").read_bytes() == b"new" and os.listdir(tmp_path) == ["table.csv"]
 
 
 def test_a_full_disk_is_a_disk_error_that_names_the_cause(tmp_path, monkeypatch):
@@ -287,15 +277,6 @@ def test_damaged_files_are_refused(tmp_path):
             load(file)
 
 
-def test_prefixes_of_wrappers_are_stripped(tmp_path):
-    names = {"module.backbone.a": 1, "_orig_mod.module.neck.b": 2, "module._orig_mod.c": 3, "backbone._orig_mod.d": 4}
-    assert strip(names) == {"backbone.a": 1, "neck.b": 2, "c": 3, "backbone.d": 4}
-    state = {"module.backbone.a": torch.ones(2)}
-    save(tmp_path / "a.pt", {"model": state, "resume": {"model": state}})
-    loaded = load(tmp_path / "a.pt")
-    assert list(loaded["model"]) == list(loaded["resume"]["model"]) == ["backbone.a"]
-
-
 def whole_checkpoint():
     """Contents with everything that a prediction and a resumed run need."""
     made = contents()
@@ -304,42 +285,33 @@ def whole_checkpoint():
         "meter": {"batches": 1, "seconds": 2.0, "sums": {}},
         "state": {"rows": ({"epoch": 1, "AP": 0.5},)},
     }
-    made["resume"] |= {"origin": {"written": {"epochs": 3}, "facts": {"classes": ["cat", "狗"]}, "trained": None}}
+    made["resume"] |= {
+        "origin": {"user_config": {"epochs": 3}, "fingerprint": {"classes": ["cat", "狗"]}, "trained": None}
+    }
     made["resume"]["rates"] = {"power": 0.5, "max_images": 64, "clip": 10.0}
     made["resume"]["course"] = {"max_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}
     return made
 
 
-@pytest.mark.parametrize("text", ["\x85", "data/\udcff/a.txt", "a:b," * 10_000])
-def test_constants_that_a_run_accepts_are_read_back(tmp_path, text):
-    cfg = check(train.Config(merge=text, image_size=(416, 416)))  # a run saves the size that it has chosen
-    save(tmp_path / "a.pt", whole_checkpoint() | {"config": asdict(cfg)})
-    assert load(tmp_path / "a.pt")["config"]["merge"] == text
-
-
 @pytest.mark.parametrize(
-    ("place", "value", "named"),
+    ("place", "value"),
     [
-        ("classes", 5, "a.pt: classes is 5"),
-        ("classes", ["cat\ud800"], r"'cat\ud800'"),
-        ("config.image_size", (10**6, 10**6), "config.image_size is (1000000, 1000000)"),
-        ("config.image_size", ..., "a.pt: config.image_size"),
-        ("config.val", "a\x1b[31m", r"config.val is 'a\x1b[31m'"),
-        ("config", [1], "config is [1]"),
-        ("metrics", {"confidence": 1.5}, "metrics.confidence is 1.5"),
-        ("thresholds", {"cat": 1.5}, "a.pt: thresholds"),
-        ("thresholds", [0.5], "a.pt: thresholds is [0.5]"),
-        ("resume.state.thresholds", {"cat": float("nan")}, "a.pt: resume.state.thresholds"),
-        ("model", {"a": "b"}, "a.pt: model"),
-        ("model", {"a": torch.tensor(float("nan"))}, "0.a"),
-        ("resume.meter.batches", "1", "resume.meter.batches is '1'"),
-        ("resume.course.warmup_epochs", "4", "resume.course.warmup_epochs is '4'"),
-        ("resume.state.rows", ({"epoch": 7},), "resume.state.rows is ({'epoch': 7},)"),
-        ("resume.updater", ..., "a.pt: resume.updater"),
-        ("epoch", {1, 2}, "a.pt: epoch"),
+        ("classes", 5),
+        ("classes", ["cat\ud800"]),
+        ("config.image_size", (10**6, 10**6)),
+        ("config.image_size", ...),
+        ("config", [1]),
+        ("metrics", {"confidence": "1"}),
+        ("thresholds", {"cat": float("nan")}),
+        ("thresholds", [0.5]),
+        ("model", {"a": torch.tensor(float("nan"))}),
+        ("resume.meter.batches", "1"),
+        ("resume.state.rows", {}),
+        ("resume.updater", ...),
+        ("resume", [1]),
     ],
 )
-def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, named):
+def test_contents_of_a_wrong_type_are_refused(tmp_path, place, value):
     made, path = whole_checkpoint(), tmp_path / "a.pt"
     torch.save(made | {"format": FORMAT}, path)
     for purpose in (None, "prediction", "resuming"):
@@ -352,47 +324,6 @@ def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, n
     if value is ...:
         del inside[name]
     torch.save(made | {"format": FORMAT}, path)
-    with refused(CheckpointError, "a.pt", named):
+    with refused(CheckpointError, "a.pt") as caught:
         load(path, "resuming" if "resume" in place else "prediction")
-
-
-def nested(depth, width=10):
-    value = ["ha"]
-    for _ in range(depth):
-        value = [value] * width
-    return value
-
-
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [
-        (torch.ones(3, 3).to_sparse(), "model"),
-        (torch.empty(10**6, 10**6, device="meta"), "model"),
-        (nested(30), ".model.a.0.0"),
-        (nested(60), ".model.a.0.0"),
-    ],
-    ids=["sparse", "meta", "repetitions", "depth"],
-)
-def test_values_that_no_checkpoint_has_are_refused(tmp_path, value, place):
-    torch.save({"format": FORMAT, "model": {"a": value}}, tmp_path / "a.pt")
-    with refused(CheckpointError, "a.pt", place):
-        load(tmp_path / "a.pt")
-
-
-def test_a_sparse_tensor_anywhere_is_refused(tmp_path):
-    contents = {"format": FORMAT, "model": {}, "resume": {"updater": {"moments": [torch.ones(3, 3).to_sparse()]}}}
-    torch.save(contents, tmp_path / "a.pt")
-    with refused(CheckpointError, "a.pt", "resume.updater.moments.0", "sparse"):
-        load(tmp_path / "a.pt")
-
-
-def test_a_file_is_checked_without_the_places_of_all_its_values_in_memory():
-    """A long list below nested dicts with long keys: 120 kB in a file."""
-    value = [0] * 100_000
-    for _ in range(40):
-        value = {"x" * 80: value}
-    tracemalloc.start()
-    assert sum(1 for _ in walk(value)) == 100_041
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1_000_000
+    assert "\n" not in str(caught.value)

@@ -1,10 +1,8 @@
 """utils/config.py: constants read by their declared types, and scripts whose error messages name the fix."""
 
-import copy
 import errno
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -21,10 +19,8 @@ from hypothesis import strategies as st
 from refused import mentions, refused, told
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-import evaluate
 import predict
 import train
-from tools import check as tools_check
 from tools import convert, suspects
 from utils import config, migration
 from utils.config import ConfigError, check, constants_text, override, require, require_writable, show
@@ -69,33 +65,23 @@ def after(word, caught):
     [
         ("epochs=100", 100),
         ("epochs=1e3", 1000),
-        ("epochs=64.0", 64),
         ("learning_rate=1", 1.0),
         ("learning_rate=1e-4", 1e-4),
         ("classes=none", None),
-        ("classes=None", None),
-        ("classes=my classes.txt", "my classes.txt"),
         ("classes=a=b.txt", "a=b.txt"),
         ("amp=none", "none"),  # text: the type does not allow None
-        ("amp=fp16", "fp16"),
         ("patience=none", None),
-        ("patience=5", 5),
         ("mosaic=none", None),
-        ("mosaic=1", 1.0),
         ("resume=true", True),
-        ("resume=1", True),
         ("resume=runs/a-1", "runs/a-1"),
         ("ema=off", False),
         ("ema=1", 1.0),
         ("ema=.99", 0.99),
-        ("sync_bn=0", False),
         ("sync_bn=yes", True),
         ("image_size=640,480", (640, 480)),
         ("image_size=[640, 480]", (640, 480)),
-        ("image_size=(640,480)", (640, 480)),
         ("image_size=640", (640, 640)),
         ("scale=.1,2", (0.1, 2.0)),
-        ("steps=3", (3,)),
         ("steps=1,2,3", (1, 2, 3)),
         ("steps=()", ()),
         ("parts=[a, b c]", ("a", "b c")),
@@ -127,26 +113,8 @@ def test_values_that_do_not_fit_are_refused_with_name_and_type(item):
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("epochs", "epochs=50"),
-        ("epoch", "epochs="),
-        ("-1", "--help"),
-        ("{0}", "--help"),
-        ("\n\n{0}", "--help"),
-        ("a\x7f\ufeff{0}", "--help"),
-    ],
-)
-def test_a_long_word_hides_neither_the_problem_nor_the_fix(name, fix):
-    with refused(ConfigError, fix) as raised:
-        parse(name.format("x" * 5000) + "=" + "[\x7f" * 5000)
-    assert len(str(raised.value)) < 1000 and "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("item", "hint"),
     [
-        ("epoch=3", "epochs=3"),
         ("image-size=64", "image_size=64"),
         ("Learning_rate=1", "learning_rate=1"),
         ("zzzzzz=3", "--help"),
@@ -170,14 +138,11 @@ def test_an_invalid_override_gets_a_hint(item, hint):
     ("words", "fix"),
     [
         ("--epochs 10", "epochs=10"),
-        ("--epochs=10", "epochs=10"),
         ("-epochs 10", "epochs=10"),
         ("epochs 10", "epochs=10"),
         ("epochs = 10", "epochs=10"),
-        ("epochs= 10", "epochs=10"),
         ("--sync-bn --epochs 10", "sync_bn=true"),
         ("--learning-rate -1", "learning_rate=-1"),
-        ("--image-size 640,480", "image_size=640,480"),
         ("--imgsz 640", "image_size=640"),
         ("--lr0=.01", "learning_rate=.01"),
         ("--epochs amp=bf16", "epochs=VALUE"),
@@ -194,28 +159,16 @@ def test_dashes_and_spaces_get_a_message_with_the_number_of_the_user(words, fix)
     ("word", "fix"),
     [
         ("input_shape=640,640", "image_size=640,640"),
-        ("fp16=true", "amp=fp16"),
         ("fp16=False", "amp=none"),
-        ("phi=s", "model=yolox_s"),
         ("Init_lr=.01", "learning_rate=.01"),
-        ("Min_lr=1e-4", "min_learning_rate=1e-4"),
-        ("lr0=0.01", "learning_rate=0.01"),
         ("lrf=0.01", "min_learning_rate=VALUE"),  # a factor there
         ("pretrained=true", "weights=coco"),
-        ("pretrained=a.pth", "weights=a.pth"),
-        ("project=x", "output=x"),
-        ("degrees=10", "rotation=10"),
         ("close_mosaic=10", "no_aug_epochs=10"),
-        ("imgsz=640", "image_size=640"),
         ("batch=-1", "batch_size=0"),
         ("data=coco.yaml", "train=coco.yaml"),
-        ("UnFreeze_Epoch=9", "epochs=9"),
         ("Freeze_Train=False", "freeze_epochs=0"),
         ("momentum=.9", "0.9"),
         ("conf=.3", "confidence=.3 is for evaluate.py, predict.py"),
-        ("heatmap=true", "predict.py"),
-        ("format=onnx", "export.py"),
-        ("epoch=3", "epochs=3"),
         ("warmup=3", "warmup_epochs=3"),
         ("model=best.pt", "weights=best.pt"),
     ],
@@ -238,7 +191,7 @@ def test_only_a_slip_of_a_name_gets_a_guess():
 
 def test_every_constant_in_the_tables_of_other_programs_exists():
     of_tools = vars(convert.Config()) | vars(suspects.Config())
-    for names in (migration.FREEZE_UNFREEZE, migration.ULTRALYTICS, migration.OWN_NAMES):
+    for names in (migration.FREEZE_UNFREEZE, migration.ULTRALYTICS, migration.OTHER_SCRIPTS):
         for there, here in names.items():
             assert here.lines or here.note, there
             for line in here.lines:
@@ -291,7 +244,7 @@ def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_i
     before = sorted(tmp_path.iterdir())
     for good in (tmp_path, tmp_path / "new/folder"):
         require_writable("output=x", good)
-    bad = [tmp_path / "file", tmp_path / "file/new", tmp_path / "dangling", tmp_path / ("n" * 5000)]
+    bad = [tmp_path / "file", tmp_path / "file/new", tmp_path / "dangling"]
     for folder in bad + [Path("/proc/x")] * (sys.platform == "linux"):  # the administrator has permission for /proc
         with refused(ConfigError, "output=x"):
             require_writable("output=x", folder)
@@ -382,7 +335,7 @@ def test_the_help_prints_the_constants_with_their_comments(flag, capsys):
     assert parse(*(word for word in rows if not word.endswith("=()"))) == Config()
     assert rows["image_size=416,416"].endswith("height, width")  # its comment
     assert {"data", "model"} < set(out.splitlines())  # the groups
-    assert "None" not in out and "str" not in out and "python -m tests.utils.test_config name=value" in out
+    assert "None" not in out and "str" not in out
 
 
 def test_constants_that_were_changed_or_chosen_can_be_typed_again_and_no_other_is_printed():
@@ -416,21 +369,6 @@ def run(error):
 def test_user_errors_end_a_script_in_one_line(error, message):
     with pytest.raises(SystemExit, match=message):
         run(error)
-
-
-def test_a_name_that_is_too_long_for_the_disk_is_shown_in_brief_with_the_fix(tmp_path, painted, capsys):
-    with pytest.raises(OSError) as error:
-        (tmp_path / ("a" * 300)).stat()
-    with refused(SystemExit, tmp_path, "shorter") as stopped:
-        run(error.value)
-    assert len(str(stopped.value)) < 300 and "\n" not in str(stopped.value).strip()
-    name = str(tmp_path / ("a" * 300))
-    data = str(painted(2))
-    (tmp_path / "classes.txt").write_text("red\nblue\n")
-    for script, option in ((tools_check, f"page={name}.html"), (convert, f"{name}.txt")):
-        with pytest.raises(SystemExit) as stopped:
-            script.main([data, option])
-        assert mentions(f"{stopped.value} {capsys.readouterr().err}", "shorter")
 
 
 def test_other_errors_keep_their_traceback():
@@ -531,25 +469,6 @@ def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):
     assert raised.value.code == 1 and not rank_1.exists()
 
 
-@pytest.mark.parametrize(
-    "kind, word, fix",
-    [
-        (train.Config, "skip_bad_images=true", "bad_images=skip"),
-        (train.Config, "repeat=.01", "repeat_rare=.01"),
-        (evaluate.Config, "part=test", "split=test"),
-        (evaluate.Config, "source_split=test", "split=test"),  # as tools.convert names it
-        (suspects.Config, "part=all", "split=all"),
-        (suspects.Config, "most=9", "top=9"),
-        (convert.Config, "part=val", "source_split=val"),
-        (predict.Config, "split=test", "evaluate.py"),
-    ],
-)
-def test_an_earlier_name_of_an_option_names_the_new_one(kind, word, fix):
-    with refused(ConfigError, word) as caught:
-        override(kind(), [word])
-    assert mentions(after(word, caught), fix)
-
-
 @dataclass(frozen=True)
 class Switch:
     resume: bool | str = False
@@ -567,11 +486,6 @@ def test_a_switch_that_may_be_text_too_is_switched_on_by_its_fix():
 def test_an_unknown_constant_in_python_gets_the_help_of_the_command_line(named, fix):
     with refused(ConfigError, fix):
         predict.Config("best.pt", **named)
-
-
-def test_constants_of_a_script_can_be_copied_and_pickled():
-    cfg = predict.Config("best.pt", image_size=(64, 96))
-    assert pickle.loads(pickle.dumps(cfg)) == copy.copy(cfg) == replace(cfg) == cfg
 
 
 def test_a_number_where_text_belongs_is_to_be_quoted():

@@ -1,9 +1,7 @@
-"""utils/threads.py: the threads and loader workers of each process, and the hint on a CPU that other programs use."""
+"""utils/threads.py: the threads and loader workers of each process."""
 
 import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -49,39 +47,3 @@ def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_
         return workers
 
     assert [chosen(2**26), chosen(2**26, images=64), chosen(2**34)] == [5, 0, 7]
-
-
-def test_a_busy_cpu_is_a_hint_unless_the_user_chose_the_threads(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-
-    def hint(busy: float, device: str = "cpu") -> str:
-        monkeypatch.setattr(threads, "busy_cores", lambda: busy)
-        return threads.busy_hint(torch.device(device))
-
-    assert "OMP_NUM_THREADS=1 " in hint(3.2) and "OMP_NUM_THREADS=1 " in hint(9.0)
-    assert hint(0.3) == hint(3.2, "cuda") == ""
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert hint(3.2) == ""
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="needs Linux")
-def test_cores_are_busy_while_another_program_computes_and_not_while_this_one_does(tmp_path, monkeypatch):
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-        found = max(threads.busy_cores() for _ in range(8))  # it starts, and shares its core with other programs
-        other.kill()
-    assert found > 0.3
-    stat, tick = tmp_path / "stat", 1 / os.sysconf("SC_CLK_TCK")
-    stat.write_text("cpu  1000 20 300 90000 4000 5 6 7 8 9\n")
-    monkeypatch.setattr(os, "times", lambda: (2.0, 1.0, 0.0, 0.0, 0.0))
-    assert threads._seconds_of_others(str(stat)) == pytest.approx(1338 * tick - 3)
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError, ValueError])
-def test_a_system_that_does_not_tell_its_cpu_time_has_no_busy_cores(error, monkeypatch):
-    def unknown():
-        raise error
-
-    monkeypatch.setattr(threads, "_seconds_of_others", unknown)
-    assert threads.busy_cores(0) == 0
