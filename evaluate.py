@@ -20,7 +20,6 @@ from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import read
 from datasets.formats.class_names import read_classes
-from datasets.formats.options import options_of
 from datasets.loader import ValSampler, build_loader
 from datasets.sources import may_have_splits
 from datasets.store import Annotations
@@ -34,6 +33,7 @@ from nets.postprocess import MAX_CANDIDATES
 from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
+from utils.remote_cache import shown
 from utils.script import run_script
 from utils.text import aligned, in_points, metric
 
@@ -104,7 +104,7 @@ def main(cfg: Config) -> dict:
         require_split(cfg.split, trained)
     data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, data_options(cfg, trained))
     data, outside = data.with_range(loaded.value_range)
-    derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
+    derived = {"weights": shown(str(path)), "source": data.source, "images": len(data), "input size": size}
     log(constants_text(cfg, written, derived))
     for note in notes + outside:
         log(f"note: {note}")
@@ -117,7 +117,7 @@ def main(cfg: Config) -> dict:
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
         folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
-        settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
+        settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
@@ -170,7 +170,9 @@ def open_data(
 
     Returns (annotations, notes to print)."""
     if source is None:
-        raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder")
+        raise DataError(
+            "data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder; an address must be named"
+        )
     options = options_of(config, classes)
     data = read.read(source, split, options)
     if len(data) == 0:

@@ -43,9 +43,9 @@ from engine.state import Outcome, State
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
-from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
+from utils.remote_cache import local_file, shown
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
 
@@ -379,9 +379,8 @@ def open_folder(
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(data.train))
-    ranks.log(
-        f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n"
-    )
+    about = f"all {len(config)} constants are in config.json; python train.py --help explains them"
+    ranks.log(f"run folder {shown(str(folder))}: {about}\n")
     return folder, run
 
 

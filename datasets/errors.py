@@ -5,7 +5,7 @@ import re
 import stat
 from typing import BinaryIO
 
-from utils import mirror
+from utils.remote_cache import shown
 from utils.text import first_of, printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
@@ -19,7 +19,7 @@ class DataError(ValueError):
     """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(mirror.shown(printable(message)))
+        super().__init__(shown(printable(message)))
 
 
 def first_ten(problems: list[str]) -> str:

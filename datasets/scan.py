@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from datasets.store import Annotations
-from utils import images, jpeg, mirror
+from utils import images, jpeg
 from utils.boxes import clip
 from utils.files import make_cache_folder
 from utils.progress import progress_bar
@@ -71,7 +71,6 @@ def scan(paths: list[str]) -> Scan:
             stamp_of = dict(zip(block, stamps, strict=True))
             examined = {path: image for path, (stamp, image) in known.items() if stamp == stamp_of[path]}
             fresh = [path for path in stamp_of if path not in examined]
-            mirror.fetch_all(fresh)
             examined |= zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
             # a file without a digest could not be opened, which may change without a new size and time
             _write_cache([(path, stamp_of[path], *examined[path]) for path in fresh if examined[path].digest])

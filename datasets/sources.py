@@ -15,8 +15,9 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
-from utils import mirror
+from utils.archives import is_archive
 from utils.config import ConfigError
+from utils.remote_cache import shown
 from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
@@ -84,7 +85,7 @@ def val_source(
     if save:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, dict(zip(("train", "val"), data, strict=True)))
-    return mirror.address_of(str(folder / file_name("val", data[1])))
+    return shown(str(folder / file_name("val", data[1])))
 
 
 def read_train_and_val(
@@ -117,7 +118,9 @@ def read_train_and_val(
 
 def may_have_splits(source: str) -> bool:
     """Returns whether a source, or each of several, may hold several splits: a folder, or a file of a kind that names them."""
-    return all(not os.path.isfile(one) or one.lower().endswith(MAY_HAVE_SPLITS) for one in sets_of(source))
+    return all(
+        not os.path.isfile(one) or is_archive(one) or one.lower().endswith(MAY_HAVE_SPLITS) for one in sets_of(source)
+    )
 
 
 def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:

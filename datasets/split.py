@@ -28,7 +28,6 @@ from datasets.groups import named_groups, version_groups
 from datasets.scan import scan
 from datasets.similar import with_named
 from datasets.store import Annotations
-from utils import mirror
 from utils.files import files_under
 from utils.outputs import write_all
 from utils.text import amount
@@ -150,13 +149,10 @@ def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
         if not _is_json(data):
             require_box(data, folder)
             texts["classes.txt"] = class_text(data.classes)
-        texts[file_name(name, data)] = json_of(data, _absolute) if _is_json(data) else text_of(data, _absolute)
+        texts[file_name(name, data)] = (
+            json_of(data, os.path.abspath) if _is_json(data) else text_of(data, os.path.abspath)
+        )
     write_all({Path(folder, name): text for name, text in texts.items()})
-
-
-def _absolute(path: str) -> str:
-    """Returns the absolute path of an image, or its address."""
-    return mirror.address_of(os.path.abspath(path))
 
 
 def require_box(data: Annotations, folder: str | os.PathLike) -> None:

@@ -36,9 +36,10 @@ from deploy.onnx_model import require_open_nms
 from deploy.result import Result
 from deploy.thresholds import only_classes, threshold_of
 from deploy.tiles import Tiles, cut, for_detection, merged
-from utils import mirror
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
+from utils.remote import without_keys
+from utils.remote_cache import local_source
 from utils.value_range import are_outside, outside_text
 
 Images = str | Path | np.ndarray | Sequence[str | Path | np.ndarray]  # Pillow images, too, which are not imported here
@@ -116,7 +117,7 @@ class Detector:
 
         So the results of a large folder or a long video need no memory. An iterator is read image by image.
         """
-        source = mirror.local_source(str(images)) if isinstance(images, str | Path | int) else ""
+        source = local_source(str(images)) if isinstance(images, str | Path | int) else ""
         if is_stream(source):
             yield from self._frames(source)
         elif isinstance(images, Iterator):
@@ -180,6 +181,7 @@ class Detector:
         Prints a note about the first 16-bit file whose values are outside the range of the training."""
         path, value_range = str(path), self.loaded.value_range
         data = download(path) if is_web_address(path) else read_bytes(path)
+        path = without_keys(path)
         image, limits = decode_with_limits(data, path, value_range)
         if not self.reported and are_outside(np.array([limits]), value_range)[0]:
             self.reported = True

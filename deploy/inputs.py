@@ -13,9 +13,10 @@ from urllib.parse import quote, unquote, urlsplit
 import numpy as np
 
 from deploy.file_kinds import IMAGE, VIDEO, VIDEO_SUFFIXES, kind_of, kinds_of
-from utils import mirror
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES, ImageError
+from utils.remote import without_keys
+from utils.remote_cache import local_source
 from utils.text import brief, first_line
 
 TIMEOUT = 20.0  # seconds without an answer after which a download ends
@@ -85,6 +86,7 @@ def _open(address: str) -> http.client.HTTPResponse:
 
 def download(address: str) -> bytes:
     """Returns the file at the address of an image. Raises ImageError with the reason and the fix."""
+    shown = brief(without_keys(address))
     try:
         with _open(address) as response:
             kind, data = response.headers.get("Content-Type", "").lower(), b""
@@ -92,10 +94,9 @@ def download(address: str) -> bytes:
                 data = response.read(MAX_BYTES + 1)
             is_cut_off = bool(response.length)  # bytes that did not come
     except WEB_ERRORS as error:
-        why = (
-            f"cannot be downloaded ({first_line(error)}): correct the address, or download the image and give its file"
-        )
-        raise ImageError(f"{brief(address)}: {why}") from error
+        fix = "correct the address, or download the image and give its file"
+        why = f"cannot be downloaded ({without_keys(first_line(error))}): {fix}"
+        raise ImageError(f"{shown}: {why}") from error
     why = ""
     if kind.startswith(NO_IMAGE):
         why = f"the server answers with {brief(kind)}: give the address of an image"
@@ -104,7 +105,7 @@ def download(address: str) -> bytes:
     elif is_cut_off:
         why = f"the connection was cut after {len(data):,} bytes: try again"
     if why:
-        raise ImageError(f"{brief(address)}: {why}")
+        raise ImageError(f"{shown}: {why}")
     return data
 
 
@@ -156,8 +157,8 @@ def listed(images: Any) -> list:
 
 def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
-    source = mirror.local_source(source)
-    shown = brief(source)
+    source = local_source(source)
+    shown = brief(without_keys(source))
     if is_web_address(source) and path_of(source).suffix.lower() not in VIDEO_SUFFIXES:
         return [source]
     if is_stream(source):

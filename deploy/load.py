@@ -9,14 +9,16 @@ import nets
 from deploy.onnx_model import OnnxModel
 from engine.run_folder import best_of, is_run, run_of
 from nets import load_official
-from utils import checkpoint, file_checks, mirror
+from utils import checkpoint, file_checks
 from utils.config import is_weights
 from utils.file_checks import fitting
 from utils.remote import is_address
+from utils.remote_cache import local_file
 from utils.text import check_class_names
 from utils.value_range import ValueRange
 
 OFFICIAL = ("coco", "objects365")  # weights to download
+DATA = ("train", "val", "image_root")  # constants that name data
 CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
 
 
@@ -45,7 +47,7 @@ def is_checkpoint(word: str) -> bool:
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
     """Returns the file of a model: `path` itself, or the best.pt of a run. Raises ConfigError if a run has a similar name."""
     if is_address(str(path)):
-        return Path(mirror.local_file(str(path)))
+        return Path(local_file(str(path)))
     if str(path) in OFFICIAL:  # also if a run has such a name
         return Path(path)
     return best_of("runs", str(path), option) or Path(path)
@@ -118,7 +120,9 @@ def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
 def _load_checkpoint(path: Path) -> Loaded:
     """Loads best.pt, last.pt or another checkpoint of train.py."""
     contents = checkpoint.load(path, "prediction")
-    config, names = contents["config"], tuple(contents["classes"])
+    names = tuple(contents["classes"])
+    # Addresses of the training's data are asked only if the user names them: a file may come from anybody.
+    config = {name: value for name, value in contents["config"].items() if name not in DATA or "://" not in str(value)}
     with fitting(path):
         network = nets.build(config["model"], len(names), contents["model"])
         network.load_state_dict(contents["model"])

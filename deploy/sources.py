@@ -10,9 +10,9 @@ from datasets.store import evenly_spaced
 from deploy.detector import Detector
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
 from deploy.inputs import is_image_address, is_live, is_stream, is_web_address, kinds_in, name_of
-from utils import mirror
 from utils.config import ConfigError
 from utils.images import IMAGE_SUFFIXES
+from utils.remote_cache import local_source
 from utils.text import brief
 
 FIXES = {
@@ -34,7 +34,7 @@ def find_sources(source: str | list[str], output: str | None) -> Sources:
     """Finds what a source has to predict: a stream, or images and videos. `source`: what the user gave, or paths of images."""
     if not isinstance(source, str):
         return find_files(dict.fromkeys(source, IMAGE), str(source), output)
-    source = mirror.local_source(source)
+    source = local_source(source)
     if is_image_address(source):
         return Sources({name_of(source): source}, {}, [])
     if not is_stream(source):

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 
 from deploy.inputs import path_of
-from utils import mirror
 from utils.images import IMAGE_SUFFIXES, prefetch
+from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
@@ -30,7 +30,6 @@ class Video:
     """
 
     def __init__(self, source: str):
-        source = mirror.copied(source)
         self.source, self._capture = source, _open(source)
         length = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
@@ -70,12 +69,14 @@ class Video:
         a container may be the length of the sound.
         """
         if not self.count:
-            raise ValueError(f"source={brief(self.source)}: no frame could be read; {fix_of(self.source)}")
+            raise ValueError(
+                f"source={brief(without_keys(self.source))}: no frame could be read; {fix_of(self.source)}"
+            )
         if self.length is None or self.count >= self.length:
             return ""
         suffix = Path(self.source).suffix.lower()
         has_gap = suffix not in INDEXED and self.elapsed - self.count > 1  # one frame more or less is rounding
-        lost = f"{self.source}: {self.count:,} of {self.length:,} frames were read"
+        lost = f"{without_keys(self.source)}: {self.count:,} of {self.length:,} frames were read"
         if self.damaged or has_gap or suffix in COUNTED or self.length - self.count > self.rate:
             fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
             raise ValueError(
@@ -99,7 +100,7 @@ def _open(source: str) -> cv2.VideoCapture:
     finally:
         set_log_level(level)
     if not capture.isOpened():
-        raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
+        raise ValueError(f"source={brief(without_keys(source))}: OpenCV cannot open it; {fix_of(source)}")
     return capture
 
 

@@ -14,6 +14,7 @@ from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_re
 from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
+from utils.remote_cache import shown
 from utils.text import aligned, amount, in_points, metric
 
 MAX_IMAGES = 2000  # of the validation data; a report on more of them is left to evaluate.py
@@ -44,7 +45,7 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     detections = metrics.pop("detections")
     lines = class_table(metrics["per_class"], dict(zip(data.classes, data.images_per_class().tolist(), strict=True)))
     lines += old_and_new(metrics["per_class"], model.first_class)
-    settings = {"checkpoint": str(path), "data": data.source, "images": len(data)}
+    settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data)}
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS, "multi_label": False}
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled

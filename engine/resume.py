@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from engine.environment import jobs, run_id
 from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
-from engine.run_store import fetch_run, is_store, run_root
+from engine.run_store import address_of_run, fetch_run, is_store, run_root
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.file_checks import fitting
-from utils.mirror import address_of_run, shown
 from utils.processes import Ranks
+from utils.remote_cache import shown
 from utils.script import command_line
 
 # Seconds before each look for a run. A node may have uploaded what it had more than the bucket, and disks have caches.
@@ -83,6 +83,7 @@ def run_to_resume(resume: bool | str, output: str, name: str) -> Path | None:
     job has resumed it since.
     """
     if isinstance(resume, str):
+        run_root(output)  # makes the address of a folder in it known
         path = named_folder(resume)
         address = address_of_run(path) or path
         if is_store(address):

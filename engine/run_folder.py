@@ -22,10 +22,9 @@ import torch
 
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
 from engine.run_lock import RunInUse, in_use, lock
-from engine.run_store import Uploads, run_root
+from engine.run_store import Uploads, address_of_run, claim, run_root
 from utils import checkpoint, files
 from utils.config import ConfigError, is_weights
-from utils.mirror import address_of_run
 from utils.processes import Ranks
 from utils.remote import FetchError
 from utils.text import brief
@@ -54,8 +53,10 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
         output.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(used + 1):
             with suppress(FileExistsError):  # another process has just made it
-                (output / f"{name}-{today}-{number}").mkdir()
-                return output / f"{name}-{today}-{number}"
+                folder = output / f"{name}-{today}-{number}"
+                folder.mkdir()
+                if claim(folder):  # in a bucket, another computer may have just taken it
+                    return folder
 
     return output / (ranks or Ranks()).on_main(make).name
 
@@ -63,8 +64,8 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
 def require_common(folder: Path, ranks: Ranks) -> None:
     """Raises ConfigError, before the data are read, if the nodes do not all see the folder of the runs.
 
-    A folder that stands for a bucket may be a different one on each node."""
-    if len(ranks.node_ranks) == ranks.world_size or address_of_run(str(folder)):
+    The folder in the cache for a bucket may be a different one on each node."""
+    if len(ranks.node_ranks) == ranks.world_size or address_of_run(folder):
         return
 
     def make() -> str:
@@ -204,6 +205,7 @@ class Run:
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         self._write_log()
         self._uploads = self._uploads or Uploads(self.folder)
+        self._uploads.begin()
 
     def check_folder(self) -> None:
         """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
@@ -256,6 +258,8 @@ class Run:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
         self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
+        if self._uploads:
+            self._uploads.begin()
 
     def curves(self) -> None:
         """Draws curves.png from the log."""

@@ -23,6 +23,7 @@ from engine.state import State
 from nets import DetectionModel
 from utils.config import constants_text
 from utils.processes import Ranks
+from utils.remote_cache import shown
 from utils.text import aligned, amount, brief, in_points
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
@@ -130,20 +131,20 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
         data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
-    return "\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}", *evaluation[-1:]])
+    return shown("\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}", *evaluation[-1:]]))
 
 
 def nothing_to_do(done: str, course: Course, folder: Path, state: State) -> str:
     """Returns the lines about a run that was finished before. `done`: the reason."""
     lines = [f"nothing to do: {done}; {course.more(state)} extends the run"]
-    return "\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}"])
+    return shown("\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}"]))
 
 
 def resumed_text(folder: Path | None, state: State, begun_meter: Mapping[str, Any] | None) -> str:
     """Returns where a resumed run continues; "" for a new run."""
     if not begun_meter:
         return ""
-    return f"resuming {folder} after epoch {state.epoch} and {begun_meter['batches']} batches"
+    return f"resuming {shown(str(folder))} after epoch {state.epoch} and {begun_meter['batches']} batches"
 
 
 def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:

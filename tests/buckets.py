@@ -25,15 +25,12 @@ class Faulty(MemoryFileSystem):
     def unstrip_protocol(self, name):
         return f"faulty:/{name}"
 
-    def cat_file(self, path, start=None, end=None, **options):
+    def get_file(self, path, lpath, **options):
         type(self).reads += 1
-        data = super().cat_file(path, start, end, **options)
         fault = self.faults.pop(0) if self.faults else None
-        if isinstance(fault, int):
-            return data[:fault]
-        if fault is not None:
+        if isinstance(fault, Exception):
             raise fault
-        return data
+        Path(lpath).write_bytes(self.cat_file(path)[:fault])
 
 
 fsspec.register_implementation("faulty", Faulty, clobber=True)

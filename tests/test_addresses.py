@@ -1,43 +1,39 @@
-"""Each program reads data, images and checkpoints at an address, with the results of those in a folder."""
+"""Each program reads data, images and checkpoints at an address or in an archive, with the results of those in a folder."""
 
-import functools
-import io
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import shutil
+from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
-from buckets import Faulty, tar_of, upload
+from buckets import Faulty, upload
 from lively import tiny_checkpoint
+from refused import refused
 
 import evaluate
 import predict
-from datasets.check_images import check_images
-from datasets.formats.read import read
 from deploy.detector import Detector
 from tools import check
-from utils import remote
-from utils.files import files_under
+from utils import checkpoint, remote
+
+BUCKET = "faulty://bucket"
 
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path, monkeypatch):
-    """No cache, no objects, no pauses."""
+    """No cache, no objects."""
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PAUSES", (0, 0))
     Faulty.store.clear()
     Faulty.faults.clear()
 
 
 @pytest.fixture
-def address(demo_images):
-    """The address of a copy of the demo images, next to a tar with them."""
-    fsspec.filesystem("faulty").pipe_file("/bucket/set.tar", tar_of(demo_images))
-    return upload(demo_images, "faulty://bucket/set")
+def address(demo_images, tmp_path):
+    """The address of a copy of the demo images, next to an archive with them."""
+    archive = shutil.make_archive(str(tmp_path / "set"), "zip", demo_images)
+    fsspec.filesystem("faulty").pipe_file("/bucket/set.zip", Path(archive).read_bytes())
+    return upload(demo_images, f"{BUCKET}/set")
 
 
 @pytest.fixture(scope="module")
@@ -53,23 +49,30 @@ def evaluated(weights, data, output):
 
 def test_an_evaluation_has_the_metrics_of_the_folder(address, demo_images, weights, tmp_path):
     ours = evaluated(weights, f"{address}/val.txt", tmp_path / "ours")
-    theirs = evaluated(weights, f"{demo_images}/val.txt", tmp_path / "theirs")
-    assert ours == theirs
+    assert ours == evaluated(weights, f"{demo_images}/val.txt", tmp_path / "theirs")
     with open(tmp_path / "ours" / "metrics.json", encoding="utf-8") as file:
         assert json.load(file)["settings"]["data"] == f"{address}/val.txt"
 
 
-@pytest.mark.parametrize("kind", ("folder", "tar", "image"))
+def test_the_address_in_a_checkpoint_is_not_requested(address, weights, tmp_path, monkeypatch):
+    contents = checkpoint.load(weights)
+    contents["config"] |= {"train": f"{address}/train.txt", "val": f"{address}/val.txt", "image_root": address}
+    checkpoint.save(tmp_path / "others.pt", contents)
+    monkeypatch.setattr(remote, "storage", lambda scheme: pytest.fail(scheme))
+    with refused(ValueError, "data="):
+        evaluated(tmp_path / "others.pt", None, tmp_path / "output")
+
+
+@pytest.mark.parametrize("kind", ("folder", "archive", "image"))
 def test_prediction_has_the_boxes_of_the_folder(address, demo_images, weights, tmp_path, kind):
     image = min(demo_images.rglob("*.png"))
     name = image.relative_to(demo_images).as_posix()
-    source = {"folder": address, "tar": f"{address}.tar", "image": f"{address}/{name}"}[kind]
-    local = {"folder": demo_images, "tar": demo_images, "image": image}[kind]
+    source = {"folder": address, "archive": f"{address}.zip", "image": f"{address}/{name}"}[kind]
+    local = image if kind == "image" else demo_images
     found = []
     for where, output in ((source, "ours"), (str(local), "theirs")):
-        cfg = predict.Config(
-            checkpoint=str(weights), source=where, output=str(tmp_path / output), device="cpu", confidence=0.05
-        )
+        folder = str(tmp_path / output)
+        cfg = predict.Config(checkpoint=str(weights), source=where, output=folder, device="cpu", confidence=0.05)
         found.append(json.loads((predict.main(cfg) / "detections.json").read_text(encoding="utf-8")))
     assert found[0] == found[1] and found[0]
     for ours, theirs in zip(*(Detector(weights, device="cpu")(str(one)) for one in (source, local)), strict=True):
@@ -77,11 +80,11 @@ def test_prediction_has_the_boxes_of_the_folder(address, demo_images, weights, t
 
 
 def test_a_checkpoint_in_a_bucket_is_a_checkpoint(address, weights):
-    upload(weights.parent, "faulty://bucket/runs/one")
-    detector = Detector("faulty://bucket/runs/one/best.pt", device="cpu")
+    upload(weights.parent, f"{BUCKET}/runs/one")
+    detector = Detector(f"{BUCKET}/runs/one/best.pt", device="cpu")
     assert detector.classes == Detector(weights, device="cpu").classes
-    with pytest.raises(ValueError, match="name the file"):
-        Detector("faulty://bucket/runs/one", device="cpu")
+    with refused(ValueError, f"{BUCKET}/runs/one"):
+        Detector(f"{BUCKET}/runs/one", device="cpu")
 
 
 def test_the_check_reports_what_it_reports_of_the_folder(address, demo_images, tmp_path):
@@ -95,53 +98,3 @@ def test_the_check_reports_what_it_reports_of_the_folder(address, demo_images, t
         file.unlink()
     assert reports[0]["train"]["classes"] == reports[1]["train"]["classes"]
     assert reports[0]["train"]["boxes"] == reports[1]["train"]["boxes"] > 0
-
-
-@contextmanager
-def served(handler: Callable) -> Iterator[str]:
-    """A web server in a thread; gives its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_a_large_file_comes_from_a_server_that_knows_no_ranges(tmp_path):
-    """Such as that of Python, which sends the whole file instead of a block."""
-    pytest.importorskip("aiohttp", reason="pip install aiohttp")
-    (tmp_path / "large.json").write_bytes(bytes(range(256)))
-    with served(functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
-        storage = remote.storage_of(address)
-        storage.copy(storage.file(f"{address}/large.json"), file := io.BytesIO(), block=100)
-    assert file.getvalue() == bytes(range(256))
-
-
-@pytest.mark.parametrize("lists", (True, False))
-def test_a_web_server_may_list_its_folders_or_not(demo_images, tmp_path, lists):
-    pytest.importorskip("aiohttp", reason="pip install aiohttp")
-
-    class Handler(SimpleHTTPRequestHandler):
-        def list_directory(self, path):
-            if lists:
-                return super().list_directory(path)
-            self.send_error(403)
-
-        def log_message(self, *_):
-            pass
-
-    own = tmp_path / "served"
-    (own / "some photos").mkdir(parents=True)
-    image = min(demo_images.rglob("*.png"))
-    (own / "some photos" / "a b#1.png").write_bytes(image.read_bytes())
-    (own / "train.txt").write_text("some photos/a b#1.png 1,2,9,9,0\n")
-    (own / "classes.txt").write_text("cat\n")
-    for folder in (demo_images, own):
-        with served(functools.partial(Handler, directory=str(folder))) as address:
-            data, _ = check_images(read(f"{address}/train.txt", "all"))
-            if lists:
-                assert remote.storage_of(address).folder(address).keys() == set(files_under(folder))
-        assert data.image_digest() == check_images(read(folder / "train.txt", "all"))[0].image_digest()

@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from utils import jpeg, mirror
+from utils import jpeg
 from utils.files import IMAGE_SUFFIXES, files_under
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
 
@@ -174,10 +174,8 @@ def read_bytes(path: str) -> bytes:
             raise ImageError(f"{path}: is a folder, a device or a pipe, not a file: remove it")
         if status.st_size > 4 * MAX_PIXELS:
             raise ImageError(f"{path}: a file of {status.st_size:,} bytes is no image: remove it")
-        data = Path(path).read_bytes() or mirror.contents(path)
+        data = Path(path).read_bytes()
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and (fetched := mirror.contents(path)):
-            return fetched
         if not isinstance(error, FileNotFoundError):
             raise ImageError(f"{path}: {error.strerror}") from error
         fix = "correct the path"

@@ -1,53 +1,62 @@
-"""Objects in a bucket or on a web server: listed and read by fsspec, with retries, and errors that name the address and the fix.
+"""Files at an address, such as s3://bucket/set or https://host/set.zip: listed, downloaded and uploaded by fsspec.
 
-fsspec comes with PyTorch. Each kind of storage needs its own package, such as s3fs for s3://, which the user installs, and
-which takes the keys from where its tools keep them, never from the address.
+fsspec comes with PyTorch. Each kind of storage needs its own package, such as s3fs for s3://, which tries again after errors
+of the connection, and takes the keys from where its tools keep them, never from the address.
 """
 
 import hashlib
 import os
+import queue
 import re
+import shutil
 import threading
-import time
-from collections.abc import Callable
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
 
+from utils.progress import progress_bar
 from utils.text import first_line
 
 T = TypeVar("T")
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each new attempt after an error of the connection
+WARN_AFTER = 30  # seconds without an answer after which a line says so
+GIVE_UP_AFTER = 180  # seconds without an answer after which a start ends
+LISTING = 900  # the same while a folder is listed: a million objects take minutes
+THREADS = 32  # that download: for small files, each waits for the network most of the time
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
-FINAL = (400, 404, 405, 410)  # statuses of answers over HTTP after which no new attempt is made
-VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # these change with an object
+VERSIONS = (
+    "generation",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "blob_id",
+    "mtime",
+    "created",
+    "LastModified",
+)  # as storages list them
+PAGE = (b"<!doctype html", b"<html")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-# Of a web server a name may be a token; abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @.
-_USER = re.compile(r"^(https?://[^/?#]*@|[a-z][a-z0-9+.-]+://[^/?#@]*:[^/?#]*@)", re.IGNORECASE)
-_KEY = re.compile(
-    r"[?&]([\w-]*(?:signature|token|credential|accesskeyid|apikey|api_key|password|secret)|sig|key)=", re.I
-)
-_lock = threading.Lock()
+# abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
+_USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
+_QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
 
 
 class FetchError(ValueError):
     """An object cannot be listed, read or written. The message names the address and the fix."""
 
 
-class Missing(FetchError):
-    """There is no such object."""
-
-
-class Item(NamedTuple):
-    """A file of a storage."""
+class Entry(NamedTuple):
+    """An object of a storage."""
 
     address: str
-    version: str  # changes with the contents; "" where the storage does not tell it
     size: int | None  # bytes; None where it is not known
+    version: str  # changes with the contents; "" where the storage does not tell it
+
+
+# ---- addresses
 
 
 def is_address(text: str) -> bool:
@@ -67,173 +76,225 @@ def scheme_of(address: str) -> str:
 
 def is_storage(text: str) -> bool:
     """Whether text is an address of a storage that fsspec knows, and not of a web page, a camera or a stream."""
-    if scheme_of(text) in ("", *WEB, "ftp"):
+    if scheme_of(text) in ("", "ftp", *WEB):
         return False
     from fsspec.registry import known_implementations, registry  # only who has an address pays for fsspec
 
     return scheme_of(text) in {*known_implementations, *registry}
 
 
-def is_in_bucket(name: str) -> bool:
-    """Whether the name of an image in a file of labels, which others may have written, is an address that may be followed.
+def path_of(address: str) -> str:
+    """Returns the path of file:///path; other addresses and paths unchanged."""
+    return address.partition("://")[2] if scheme_of(address) in ("file", "local") else address
 
-    It leads to buckets, and to kinds of storage that this program uses already, and to no other server."""
-    if scheme_of(name) in ("", *WEB):
-        return False
-    from fsspec.registry import registry  # only who has an address pays for fsspec
 
-    return scheme_of(name) in {*PACKAGES, *registry}
+def without_keys(text: str) -> str:
+    """Returns text without what may be a key in an address: USER:PASSWORD@ and what follows a question mark."""
+    return _QUERY.sub("?...", _USER.sub(lambda found: found[1] or found[2], text))
 
 
 def refuse_keys(name: str, address: str) -> None:
-    """Raises FetchError for an address with a password or a signature: constants are printed, and saved with a run."""
-    if not is_address(address):
-        return
-    found = _KEY.search(address)
-    if not found and not _USER.match(address):
-        return
-    what = f"?{found[1]}=..." if found else "USER:PASSWORD@..."
-    host = re.split("[/?#]", address.partition("://")[2])[0].rpartition("@")[2]
-    shown = f"{scheme_of(address)}://{host}/..."
-    raise FetchError(
-        f"{name}{shown}: the address holds a key ({what}), which would be in logs and checkpoints: leave it out, and give the "
-        f"key to the package of the storage (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
-    )
+    """Raises FetchError for an address that may hold a key: constants are printed, and saved with a run."""
+    if is_address(address) and (_USER.match(address) or "?" in address):
+        shown = without_keys(address).partition("?")[0]
+        raise FetchError(
+            f"{name}{shown}: the address has a user name and a password in it, or a query (?...), and may hold a key, which "
+            f"would be in logs and checkpoints: leave it out, and give the key to the package of the storage "
+            f"(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
+        )
 
 
-def parts_of(address: str) -> list[str]:
-    """Returns scheme, bucket or host, and the folders and the name of an address; of the web without what follows `?`."""
-    scheme, path = scheme_of(address), address.partition("://")[2]
-    if scheme in WEB:
-        path = unquote(re.split("[?#]", path)[0])
-    return [scheme, *filter(None, path.split("/"))]
-
-
-class Storage:
-    """The storage of an address. Its methods try again after errors of the connection, and raise FetchError."""
-
-    def __init__(self, scheme: str) -> None:
-        try:
-            import fsspec  # only who has an address pays for it
-
-            options = {"client_kwargs": {"trust_env": True}} if scheme in WEB else {}  # proxies and ~/.netrc
-            self.files = fsspec.filesystem(scheme, use_listings_cache=False, **options)
-        except ImportError as error:
-            package = PACKAGES.get(scheme)
-            fix = f"pip install {package}" if package else first_line(error)
-            raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
-        except ValueError as error:
-            raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
-        self.scheme = scheme
-
-    def folder(self, address: str, missing_is_empty: bool = False) -> dict[str, Item]:
-        """Returns the files in a folder and below it, by their paths in it with "/"."""
-        top = self.files._strip_protocol(address).rstrip("/")
-        try:
-            found = attempt(address, lambda: self.files.find(address.rstrip("/"), detail=True))
-        except Missing:
-            if not missing_is_empty:
-                raise
-            found = {}
-        names = {info["name"]: info for info in found.values() if info["type"] == "file"}
-        inside = {name.removeprefix(top).lstrip("/"): info for name, info in names.items() if name != top}
-        if self.scheme in WEB:
-            inside = {unquote(name): info for name, info in inside.items()}
-        return {name: self._item(info) for name, info in sorted(inside.items())}
-
-    def file(self, address: str) -> Item | None:
-        """Returns a file; None if the address is a folder."""
-        info = attempt(address, lambda: self.files.info(address))
-        return self._item(info) if info["type"] == "file" else None
-
-    def read(self, item: Item) -> bytes:
-        """Returns the contents of a file. Raises FetchError if it has changed since it was listed."""
-        return attempt(item.address, lambda: self._read(item))
-
-    def _read(self, item: Item) -> bytes:
-        whole = {"start": 0, "end": item.size} if item.size else {}  # otherwise s3fs asks for the size first
-        data = self.files.cat_file(item.address, **whole)
-        if item.version and not _is_md5(item.version, data) and self._item(self.files.info(item.address)) != item:
-            raise changed(item.address)
-        if item.size is not None and len(data) != item.size:
-            raise ConnectionError(f"{len(data):,} of {item.size:,} bytes came")
-        return data
-
-    def copy(self, item: Item, file: Any, block: int = 1 << 25) -> None:
-        """Writes the contents of a file to an open one. After an error only the block in which it happened is read again."""
-        size = item.size
-        if size is None or size <= block:
-            file.write(self.read(item))
-            return
-        for start in range(0, size, block):
-            end = min(start + block, size)
-            data = attempt(item.address, lambda start=start, end=end: self._range(item, start, end))
-            file.write(data)
-            if len(data) == size:  # a web server without ranges sends the whole file
-                break
-        if item.version and self.file(item.address) != item:
-            raise changed(item.address)
-
-    def _range(self, item: Item, start: int, end: int) -> bytes:
-        data = self.files.cat_file(item.address, start=start, end=end)
-        if len(data) != end - start and not (start == 0 and len(data) == item.size):
-            raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
-        return data
-
-    def write(self, path: str | os.PathLike, address: str) -> None:
-        """Uploads a file, whole or not at all."""
-        attempt(address, lambda: self.files.put_file(os.fspath(path), address))
-
-    def _item(self, info: dict[str, Any]) -> Item:
-        version = next((info[name] for name in VERSIONS if info.get(name)), "")
-        if isinstance(version, datetime):  # some storages list a number
-            version = version.timestamp()
-        return Item(self.files.unstrip_protocol(info["name"]), str(version), info.get("size"))
-
-
-def storage_of(address: str) -> Storage:
-    """Returns the storage of an address. Each process has one of each kind, which its threads share."""
-    with _lock:
-        return _storage(scheme_of(address), os.getpid())
+# ---- objects
 
 
 @lru_cache
-def _storage(scheme: str, _: int) -> Storage:
-    return Storage(scheme)
+def storage(scheme: str) -> Any:
+    """Returns the file system of fsspec for s3, gs, ... Raises FetchError if there is none, or its package is missing."""
+    try:
+        import fsspec  # only who has an address pays for it
+
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        if scheme in WEB:
+            from aiohttp import ClientTimeout  # comes with fsspec's package for the web
+
+            options["client_kwargs"] = {"trust_env": True, "timeout": ClientTimeout(total=None, sock_read=30)}
+        return fsspec.filesystem(scheme, **options)
+    except ImportError as error:
+        fix = f"pip install {PACKAGES[scheme]}" if scheme in PACKAGES else first_line(error)
+        raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
+    except ValueError as error:
+        raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
 
 
-def _is_md5(version: str, data: bytes) -> bool:
-    """Whether a version is the MD5 of these contents, as the ETag of most objects of S3 is. Then no second request is needed."""
-    return hashlib.md5(data, usedforsecurity=False).hexdigest() == version.strip('"')
+def entries(address: str) -> dict[str, Entry]:
+    """Returns the objects below a folder by their names in it, with "/"; {} if there are none."""
+    import fsspec  # only who has an address pays for it
+
+    files, address = storage(scheme_of(address)), address.rstrip("/")
+    top, options = files._strip_protocol(address).rstrip("/"), {}
+    if type(files).find is fsspec.AbstractFileSystem.find:  # which would leave out folders that it fails to list
+        options["on_error"] = "raise"
+    found = answer(address, lambda: files.find(address, detail=True, **options), LISTING)
+    found.pop(top, None)  # the address is that of a file
+    names = {path.removeprefix(f"{top}/"): info for path, info in found.items() if info["type"] == "file"}
+    folders = {name[: place.start()] for name in names for place in re.finditer("/", name)}
+    marks = {name for name in names if (name in folders or not name or name.endswith("/")) and not names[name]["size"]}
+    return {name: _entry(files, info) for name, info in sorted(names.items()) if name not in marks}
 
 
-def changed(address: str) -> FetchError:
-    """Returns the error of an object that is no longer the one that was listed."""
-    fix = "start again; a resumed run names the data that changed"
-    return FetchError(f"{address} has changed since it was listed: {fix}")
+def entry_of(address: str) -> Entry:
+    """Returns the file at an address. Raises FetchError for a folder, and for a page in place of a file."""
+    files = storage(scheme_of(address))
+    info = answer(address, lambda: files.info(address))
+    if info["type"] != "file":
+        raise FetchError(f"{address}: is a folder, not a file: name the file")
+    if scheme_of(address) in WEB and (info.get("mimetype") == "text/html" or info.get("size") is None):
+        raise FetchError(
+            f"{address}: the server answers with a page, or without a length: download it, and give its path"
+        )
+    return _entry(files, info)
 
 
-def attempt(address: str, work: Callable[[], T]) -> T:
-    """Returns work(). After an error of the connection it is called again, with growing pauses. Raises FetchError."""
-    for pause in (*PAUSES, None):
+def _entry(files: Any, info: Mapping[str, Any]) -> Entry:
+    version = next((str(info[name]) for name in VERSIONS if info.get(name)), "")
+    return Entry(files.unstrip_protocol(info["name"]), info.get("size"), version)
+
+
+def create(address: str, data: bytes) -> bool:
+    """Writes a new object, and returns True; returns False if there is one already. Of two that try, one succeeds."""
+    files = storage(scheme_of(address))
+
+    def write() -> bool:
+        if files.exists(address):
+            return False
         try:
-            return work()
-        except FetchError:
-            raise
-        except FileNotFoundError as error:
-            raise Missing(
-                f"{address}: there is no such object: correct the address, and the name of the bucket"
-            ) from error
-        except Exception as error:  # each package of a storage has its own kinds
-            why = f"{type(error).__name__}: {first_line(error)}"
-            status = getattr(error, "status", None)  # of an answer over HTTP
-            if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
-                fix = "give the keys to the package of the storage, or the right to do this to their owner"
-                raise FetchError(f"{address}: access is denied ({why}): {fix}") from error
-            final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in FINAL
-            if pause is None or final:
-                tries = f" after {len(PAUSES) + 1} attempts" if pause is None else ""
-                fix = "check the connection and the address"
-                raise FetchError(f"{address}: cannot be reached{tries} ({why}): {fix}") from error
-            time.sleep(pause)
-    raise AssertionError("unreachable")
+            files.pipe_file(address, data, mode="create")
+        except FileExistsError:  # perhaps from the answer to this attempt, which was lost
+            pass
+        return files.cat_file(address) == data  # not all servers know the condition
+
+    return answer(address, write)
+
+
+def upload(path: Path, address: str) -> None:
+    """Uploads a file, whole or not at all. Waits as long as the package of the storage does."""
+    try:
+        storage(scheme_of(address)).put_file(os.fspath(path), address)
+    except Exception as error:  # each package has its own kinds
+        raise _named(address, error) from error
+
+
+# ---- downloads
+
+
+def stamp_of(entry: Entry) -> int:
+    """Returns the time of modification of the copy of an object, in seconds: it stands for the version of the object."""
+    return int.from_bytes(hashlib.blake2b(repr(entry[1:]).encode(), digest_size=8).digest(), "big") % 2**29 * 2
+
+
+def is_current(path: str | os.PathLike, entry: Entry | None) -> bool:
+    """Whether a path is the whole copy of an object as it is now."""
+    if entry is None or not entry.version or not os.path.exists(path):
+        return False
+    return int(os.path.getmtime(path)) == stamp_of(entry) and entry.size in (None, os.path.getsize(path))
+
+
+def download(address: str, wanted: Mapping[Path, Entry]) -> None:
+    """Downloads objects to paths in one folder, by many threads. `address`: of all together, for messages."""
+    size = sum(entry.size or 0 for entry in wanted.values())
+    for folder in {path.parent for path in wanted}:
+        folder.mkdir(parents=True, exist_ok=True)
+    if not wanted:
+        return
+    free = shutil.disk_usage(min(wanted).parent).free
+    if size > free:
+        fix = "make room, name another disk by THAW_CACHE=FOLDER, or mount the bucket (docs/buckets.md)"
+        raise FetchError(f"{address}: {size / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free: {fix}")
+    print(f"downloading {address}: {len(wanted):,} new or changed files, {size / 1e6:,.1f} MB", flush=True)
+    with progress_bar(None, "files", total=len(wanted), delay=1) as bar:
+        for _ in in_threads(address, [partial(_copy, entry, path) for path, entry in wanted.items()]):
+            bar.update()
+
+
+def _copy(entry: Entry, path: Path, alive: Callable[[], None]) -> None:
+    """Downloads an object to a path, whole or not at all."""
+    from fsspec.callbacks import Callback  # only who has an address pays for it
+
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        storage(scheme_of(entry.address)).get_file(entry.address, str(temporary), callback=Callback(hooks={"": alive}))
+        with open(temporary, "rb") as file:
+            is_page = scheme_of(entry.address) in WEB and file.read(20).lstrip().lower().startswith(PAGE)
+        if is_page or entry.size not in (None, temporary.stat().st_size):
+            raise FetchError(
+                f"{entry.address}: is a page or a part, or has changed meanwhile: look at it, and start again"
+            )
+        os.utime(temporary, (stamp_of(entry), stamp_of(entry)))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# ---- deadlines
+
+
+def answer(address: str, work: Callable[[], T], seconds: float | None = None) -> T:
+    """Returns work(). Says when it takes long, and raises FetchError after so many seconds."""
+    return next(in_threads(address, [lambda alive: work()], seconds))
+
+
+def in_threads(address: str, works: Sequence[Callable[[Callable], T]], seconds: float | None = None) -> Iterator[T]:
+    """Yields what all works return, in any order, by many threads. Raises FetchError for an error of one of them.
+
+    A work may call its argument as a sign of life: without one, a line comes after each WARN_AFTER, and an error in the end.
+    No thread that hangs holds the end of the program."""
+    events: queue.SimpleQueue = queue.SimpleQueue()  # (value, error); None: a sign of life
+    rest, ended = iter(list(works)), threading.Event()
+
+    def run() -> None:
+        for work in rest:
+            if ended.is_set():
+                return
+            try:
+                events.put((work(lambda *_, **__: events.put(None)), None))
+            except BaseException as error:
+                ended.set()
+                events.put((None, error))
+
+    for _ in range(min(THREADS, len(works))):
+        threading.Thread(target=run, daemon=True).start()
+    left, silent = len(works), 0.0
+    try:
+        while left:
+            try:
+                event, silent = events.get(timeout=WARN_AFTER), 0.0
+            except queue.Empty:
+                silent += WARN_AFTER
+                if silent >= (seconds or GIVE_UP_AFTER):
+                    raise FetchError(
+                        f"{address}: no answer for {silent:g} s: check the connection and the storage"
+                    ) from None
+                print(f"WARNING: {address}: no answer for {silent:g} s", flush=True)
+                continue
+            if event:
+                value, error = event
+                if error:
+                    raise _named(address, error) from error
+                left -= 1
+                yield value
+    finally:
+        ended.set()
+
+
+def _named(address: str, error: BaseException) -> BaseException:
+    """Returns the error of a package as one that names the address and the fix."""
+    if isinstance(error, FetchError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FetchError(f"{address}: there is no such object: correct the address, and the name of the bucket")
+    why = without_keys(f"{type(error).__name__}: {first_line(error)}")
+    status = getattr(error, "status", None)  # of an answer over HTTP
+    if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
+        fix = "give the keys to the package of the storage, or the right to do this to their owner"
+        return FetchError(f"{address}: access is denied ({why}): {fix}")
+    return FetchError(f"{address}: cannot be reached ({why}): check the connection and the address, and start again")

@@ -24,10 +24,8 @@ from datasets.formats.splits import (
     split_of,
 )
 from datasets.store import Classes, Split, Strings
-from utils import mirror
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
-from utils.remote import is_in_bucket
 from utils.text import number_of
 
 ROBOFLOW = "_annotations.txt"  # the annotation file of a split, in the folder of the split
@@ -65,7 +63,7 @@ def read_annotation_file(path: str, names: Classes = None) -> Source:
             source.problems.append(f"{path}:{number}: {error}")
             continue
         if name:
-            source.add_image(mirror.place(name) if is_in_bucket(name) else name, line=number)
+            source.add_image(name, line=number)
         for token in tokens:
             try:
                 x1, y1, x2, y2, label, crowd = _numbers(token)

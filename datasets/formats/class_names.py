@@ -14,7 +14,7 @@ from datasets.errors import DataError, check_path, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import text_lines
 from datasets.store import MAX_UNNAMED
-from utils import mirror
+from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, first_names, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
@@ -45,9 +45,7 @@ def read_classes(path: str) -> tuple[str, ...]:
     if os.path.isdir(path):
         raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
     try:
-        lines = [
-            (number, clean_name(line)) for number, line in text_lines(mirror.local_file(check_path(os.fspath(path))))
-        ]
+        lines = [(number, clean_name(line)) for number, line in text_lines(local_file(check_path(os.fspath(path))))]
     except OSError as error:
         raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:

@@ -10,9 +10,7 @@ from urllib.parse import unquote
 from datasets.errors import DataError
 from datasets.formats.file import stem_of
 from datasets.formats.splits import SPLIT_NAMES, split_in
-from utils import mirror
 from utils.images import images_under
-from utils.remote import is_in_bucket
 
 DIGITS = "0123456789"  # of train2017
 MAX_CUT = 50  # folders of another computer before the path of a file
@@ -69,7 +67,7 @@ class ImageFinder:
                     return there[0]
                 if len(there) > 1:
                     self._several.setdefault(written, there)
-        return mirror.place(name) if is_in_bucket(name) else os.path.join(self._default, name)
+        return os.path.join(self._default, name)
 
     def doubt(self, name: str) -> str:
         """Returns what is wrong with a name that `find` did not find because several images have it, otherwise ""."""

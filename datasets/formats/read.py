@@ -17,8 +17,8 @@ from datasets.formats.formats import read_file
 from datasets.formats.labels import resolve_labels
 from datasets.formats.options import ReadOptions
 from datasets.store import Annotations, Split
-from utils import mirror
 from utils.files import missing_text
+from utils.remote_cache import local, shown
 from utils.text import first_names, printable
 
 SPLITS: dict[str, Split] = {
@@ -30,7 +30,7 @@ SPLITS: dict[str, Split] = {
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
-    """Reads a data set: a file or a folder in any accepted format, also at an address or in a tar. Raises DataError.
+    """Reads a data set: a file or a folder in any accepted format, also at an address or in an archive. Raises DataError.
 
     Several with commas between them are one. `split`: train, val, test or all, if the source has splits."""
     source, options = check_path(os.fspath(source)), options or ReadOptions()
@@ -39,7 +39,7 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
         data = _read_sets(sets, source, split, options)
     else:
         data = _read_set(source, split, options)
-    return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
+    return replace(data, source=shown(data.source), notes=tuple(map(shown, data.notes)))
 
 
 def sets_of(source: str) -> list[str]:
@@ -51,9 +51,9 @@ def sets_of(source: str) -> list[str]:
 
 def _read_set(source: str, split: str, options: ReadOptions, is_one_of_several: bool = False) -> Annotations:
     """Reads one set. If it `is_one_of_several`, its own classes count before those of the options. Raises DataError."""
-    source = mirror.local(source)
+    source = local(source, alone=bool(options.image_root))
     if options.image_root:
-        options = replace(options, image_root=mirror.local(options.image_root))
+        options = replace(options, image_root=local(options.image_root))
     if not os.path.exists(source):
         raise DataError(f"{source}: {missing_text(source)}")
     try:

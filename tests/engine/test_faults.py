@@ -1,6 +1,7 @@
 """Faults of disks, processes and people: what a run does in each case. Real faults where they are possible in a test.
 
-More of them: tests/engine/test_resume.py (kills, full disks), tests/test_nodes.py (nodes, cables), tests/stress (for hours).
+More of them: tests/engine/test_resume.py (kills, full disks), tests/test_nodes.py (nodes, cables),
+tests/test_torture.py (killed processes).
 """
 
 import errno
