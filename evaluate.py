@@ -20,6 +20,7 @@ from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import read
 from datasets.formats.class_names import read_classes
+from datasets.formats.options import options_of
 from datasets.loader import ValSampler, build_loader
 from datasets.sources import may_have_splits
 from datasets.store import Annotations
