@@ -8,7 +8,8 @@ import pytest
 from detections import CLASSES, collect
 from refused import refused
 
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles
 from utils.draw import write_image
 

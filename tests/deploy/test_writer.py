@@ -8,7 +8,8 @@ import pytest
 from detections import CLASSES, collect, result
 from refused import refused, told
 
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy.label_files import LabelFiles
 from deploy.writer import DetectionsFile, Results, folder_name
 
