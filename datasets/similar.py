@@ -55,11 +55,9 @@ def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarra
     return np.where(groups[count:] < count, groups[count:], -1)
 
 
-def copies_text(
-    first: str, second: str, count: int, total: int, score: str = "the mAP", what: str = "copies of images"
-) -> tuple[str, str]:
+def copies_text(first: str, second: str, count: int, total: int, score: str = "the mAP") -> tuple[str, str]:
     """Returns how many of the `total` images of the split `second` are copies of images of `first`, and what that means."""
-    counted = f"{what} of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
+    counted = f"copies of images of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
     if count < FEW_COPIES * total:
         return counted, f"too few to change {score} much"
     return counted, f"{score} is too high"

@@ -1,7 +1,6 @@
-"""Images that belong together by their names: split_by=, folds of a cross-validation, and frames of one video."""
+"""Images that belong together by their names: split_by=, and folds of a cross-validation."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -13,11 +12,10 @@ from test_split import jpeg, write
 import train
 from datasets.errors import DataError
 from datasets.formats.read import read, read_options
-from datasets.groups import MAX_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
+from datasets.groups import MAX_VERSIONS, check_split_by, named_groups, version_groups
 from datasets.similar import with_named
 from datasets.sources import division_of, read_train_and_val
 from datasets.split import divide, split_groups
-from tools import check as check_script
 from tools.check_report import check
 from tools.convert import convert
 from utils.config import ConfigError
@@ -53,7 +51,7 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
     blocks = named_groups([f"frame_{number:04}.jpg" for number in (0, 99, 100)], r"(\d+)\d\d\.")
     assert blocks[0] == blocks[1] != blocks[2]
     assert len({*named_groups(["one/images/1.jpg", "two/images/1.jpg"], "folders")}) == 2
-    with refused(DataError, f"split_by={CLIP}", "a/other.jpg", "1 of 4"):
+    with refused(DataError, f"split_by={CLIP}", "a/other.jpg"):
         named_groups([*paths, "a/other.jpg"], CLIP)
 
 
@@ -164,140 +162,3 @@ def test_large_groups_leave_no_part_empty() -> None:
         parts = split_groups(groups, rng.integers(1, 2**62, len(groups)), (0.8, 0.1, 0.1), 0)
         assert all(map(len, parts)) and sum(map(len, parts)) == len(groups)
         assert sum(len(np.unique(groups[part])) for part in parts) == len(sizes)
-
-
-# ---- frames of one video
-
-
-def panned(folder: Path, count: int, form: str) -> list[str]:
-    """Writes the frames of a camera that pans over a scene, every third of which is of the validation split."""
-    wide = cv2.resize(np.random.default_rng(0).integers(0, 256, (12, 40, 3)).astype(np.uint8), (1000, 240))
-    lists: dict[bool, list[str]] = {False: [], True: []}
-    (folder / form).parent.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        name = form.format(number)
-        (folder / name).write_bytes(jpeg(wide[:, 5 * number : 5 * number + 320]))
-        lists[number % 3 == 2].append(f"{name} 1,2,30,40,0\n")
-    (folder / "classes.txt").write_text("cat\n")
-    (folder / "train.txt").write_text("".join(lists[False]))
-    (folder / "val.txt").write_text("".join(lists[True]))
-    return [str(folder / "train.txt"), str(folder / "val.txt")]
-
-
-def both(paths: list[str]):
-    return read_train_and_val(*paths, read_options(), lambda note: None)
-
-
-@pytest.mark.parametrize("form", ["IMG_{:04}.jpg", "clips/{}.jpg", "shop_mp4-{}_jpg.rf.3fb2a9.jpg", "a/b{:06}left.jpg"])
-def test_frames_of_one_video_in_two_splits_are_found(tmp_path: Path, form: str) -> None:
-    train_data, val_data = both(panned(tmp_path, 30, form))
-    val, near = frames_in_both(train_data, val_data)
-    assert val.tolist() == list(range(10))
-    of_val, of_train = (
-        [form.format(number) for number in range(30) if (number % 3 == 2) == part] for part in (True, False)
-    )
-    frames = {form.format(number): number for number in range(30)}
-    apart = [abs(frames[of_val[one]] - frames[of_train[other]]) for one, other in zip(val, near, strict=True)]
-    assert apart == [1] * 10
-
-
-def test_numbered_photographs_are_no_video_but_the_names_of_clips_are(tmp_path: Path) -> None:
-    for form, expected in (
-        ("photo_{}.jpg", 0),
-        ("{}.jpg", 0),
-        ("clip7_{}.jpg", 4),
-        ("video-{}.jpg", 4),
-        ("eclipse{}.jpg", 0),
-    ):
-        images = {form.format(number): jpeg(scene(number)) for number in range(12)}
-        data = read_train_and_val(write(tmp_path / form[:3], images), "1/3", read_options(), lambda note: None)
-        assert len(frames_in_both(*data)[0]) == expected, form
-    other = read_train_and_val(
-        clips(tmp_path / "x", {"clip1": 3, "clip2": 3}), ".5", read_options(split_by=CLIP), print
-    )
-    assert len(frames_in_both(*other)[0]) == 0
-
-
-def named(*paths: str, hashes: np.ndarray | None = None):
-    """Annotations as far as `frames_in_both` reads them. Without `hashes` [N, 4] no image looks like another."""
-    if hashes is None:
-        seed = list("".join(paths).encode())
-        hashes = np.random.default_rng(seed).integers(0, 2**64, (len(paths), 4), dtype=np.uint64)
-    return Named(paths, hashes)
-
-
-class Named(NamedTuple):
-    paths: tuple[str, ...]
-    hashes: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def path(self, index: int) -> str:
-        return self.paths[index]
-
-
-def test_names_that_are_numbers_only_belong_to_the_video_of_their_folder() -> None:
-    """A folder counts for no other name, and only its own name, not where it is."""
-    train_data = named("train/clip1/1.jpg", "train/clip1/9.jpg")
-    assert [rows.tolist() for rows in frames_in_both(train_data, named("val/clip1/8.jpg", "val/clip2/2.jpg"))] == [
-        [0],
-        [1],
-    ]
-    assert len(frames_in_both(named("clip1/photo_1.jpg"), named("clip1/photo_2.jpg"))[0]) == 0
-    assert len(frames_in_both(named("a/clip_1.jpg"), named("b/clip_2.jpg"))[0]) == 1
-
-
-def test_the_same_image_in_both_splits_is_no_frame_next_to_itself() -> None:
-    """It is a copy, of which another finding tells."""
-    one = named(*(f"clip_{number}.jpg" for number in (1, 5, 9)))
-    assert frames_in_both(one, one)[1].tolist() in ([1, 0, 1], [1, 2, 1])
-    assert len(frames_in_both(named("clip_1.jpg"), named("clip_1.jpg"))[0]) == 0
-    alike = named(*(f"{number}.jpg" for number in range(9)))
-    assert len(frames_in_both(alike, alike)[0]) == 0
-
-
-@pytest.mark.parametrize(
-    ("alike", "others", "expected"),
-    [(3, 0, 3), (2, 0, 0), (3, 3, 3), (3, 4, 0), (5, 5, 5), (5, 6, 0)],
-)
-def test_at_least_half_of_the_pairs_of_names_and_three_look_alike(alike: int, others: int, expected: int) -> None:
-    """Next to many images whose names have no number."""
-    count, most = alike + others, 50
-    hashes, of_val = np.random.default_rng(0).integers(0, 2**64, (2, most, 4), dtype=np.uint64)
-    of_val[:alike] = hashes[:alike]
-    unnumbered = ["photo.jpg"] * (most - count)
-    train_data = named(*(f"{number}/1.jpg" for number in range(count)), *unnumbered, hashes=hashes)
-    val_data = named(*(f"{number}/2.jpg" for number in range(count)), *unnumbered, hashes=of_val)
-    assert frames_in_both(train_data, val_data)[0].tolist() == list(range(expected))
-
-
-def test_a_pair_is_alike_if_it_differs_in_less_than_three_quarters_of_what_any_images_differ_in() -> None:
-    """Any two images of random bits differ in about half of all bits."""
-    rng, count = np.random.default_rng(0), 400
-    hashes = rng.integers(0, 2**64, (count, 4), dtype=np.uint64)
-    for fraction, expected in ((0.3, count), (0.45, 0)):
-        flipped = np.packbits(rng.random((count, 4, 64)) < fraction, axis=-1).view(np.uint64)[..., 0]
-        train_data = named(*(f"{number}/1.jpg" for number in range(count)), hashes=hashes)
-        val_data = named(*(f"{number}/2.jpg" for number in range(count)), hashes=hashes ^ flipped)
-        assert abs(len(frames_in_both(train_data, val_data)[0]) - expected) <= count / 20, fraction
-
-
-def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    paths = panned(tmp_path, 30, "IMG_{:04}.jpg")
-    (found,) = check(*paths)[0]["frames"]
-    assert found["splits"] == ["train", "val"] and "10 of 10 images (100" in found["text"] and len(found["pairs"]) == 10
-    with pytest.raises(SystemExit) as stopped:
-        check_script.main([paths[0], f"val={paths[1]}", f"page={tmp_path / 'check.html'}"])
-    assert found["text"] in capsys.readouterr().out and not stopped.value.code
-    assert found["text"] in (tmp_path / "check.html").read_text()
-
-
-def test_the_check_of_a_division_finds_frames_unless_split_by_keeps_them_together(tmp_path: Path) -> None:
-    source = clips(tmp_path, {"clip1": 5, "clip2": 5, "clip3": 5})
-    (found,) = check(source, ".3")[0]["frames"]
-    assert found["splits"] == ["train", "val=.3"]
-    assert check(source, ".3", options=read_options(split_by=CLIP))[0]["frames"] == []
-    assert any(
-        "split_by=(x)" in error for error in check(source, ".3", options=read_options(split_by="(x)"))[0]["errors"]
-    )
