@@ -10,7 +10,7 @@ import nets
 import train
 from datasets import demo
 from engine.rates import domain_similarity_of
-from tools.compared_runs import read_run
+from tools.compare import read_run
 from utils import checkpoint
 
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
