@@ -51,7 +51,8 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
         settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
     with warn_if_disk_fails():
-        there = outputs.open_evaluation(str(folder / "evaluation"))
+        there = folder / "evaluation"
+        outputs.open_evaluation(there)
         write_results(there, data, detections, results)
         worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
         upload_folder(there)

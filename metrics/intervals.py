@@ -92,7 +92,7 @@ def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.n
     boxes = np.stack([weights[:, one.box_images[counted]].sum(1) for counted in one.counted], 1)  # [B, 4]
     precision = np.full((*boxes.shape, len(IOUS)), np.nan)
     recall = np.full((len(boxes), len(LOW) + 2, len(IOUS)), np.nan)
-    for size in np.flatnonzero(boxes.any(0)):
+    for size in np.flatnonzero(boxes.any(0)).tolist():
         total = np.maximum(boxes[:, size, None], 1)
         places = np.flatnonzero(one.inside[size])
         counted = np.zeros((len(weights), len(places) + 1), np.int32)

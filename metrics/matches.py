@@ -188,7 +188,7 @@ def _match_coco(pairs: _Pairs, truth: _Boxes, free: np.ndarray, states: np.ndarr
 
 def _match_voc(pairs: _Pairs, boxes: np.ndarray, truth: _Boxes, states: np.ndarray) -> None:
     """Matches detections by VOC's rule: changes their `states` [n]. VOC measures the IoU with crowd regions, too."""
-    ious = overlap(boxes[pairs.detections], truth.boxes[pairs.boxes], np.False_)
+    ious = overlap(boxes[pairs.detections], truth.boxes[pairs.boxes], np.array(False))
     best = _last_best(ious, pairs.starts())
     best = best[ious[best] >= MATCH_IOU]
     detections, owners = pairs.detections[best], pairs.boxes[best]

@@ -15,7 +15,7 @@ from metrics.coco import Curve
 from metrics.comparison import Analysis, ImageComparison
 from metrics.intervals import COVERAGE, MIN_IMAGES, RESAMPLES, Interval, bootstrap
 from metrics.matches import MATCH_IOU
-from metrics.mistakes import Cell, Example
+from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
 from utils.files import atomic_write
@@ -26,7 +26,7 @@ from utils.value_range import ValueRange
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
 MAX_BOXES = 200  # max boxes, and max detections, stored per image, not counting the examples
-MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # max classes in the table and in the matrix, max confusions
+MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
     "AP": "mean over IoU .50 to .95",
@@ -56,8 +56,8 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
-    labels, confusions = _shown_cells(cells, analysis.matrix)
-    shown = {cell: cells[cell] for cell in cells if cell in confusions or set(cell) <= set(labels)}
+    labels = _shown_classes(analysis.matrix)
+    shown = {cell: cells[cell] for cell in cells if set(cell) <= set(labels)}
     examples, images = mistakes.choose(kinds.values(), shown.values())
     threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
     names = list(metrics["per_class"])
@@ -66,7 +66,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
         "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
-        "names": {one.image: _name(data, one.image) for few in examples for one in few},
+        "names": {example.image: page.printable(data.names[example.image]) for few in examples for example in few},
         "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
         "cells": {
             f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
@@ -84,7 +84,6 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         chart=curve_chart(analysis.curves),
         classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
         other_classes=len(names) - MAX_ROWS,
-        confusions=_confusions(analysis.matrix, confusions, names),
         matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
         kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
         confidence=f"{analysis.confidence:g}",
@@ -94,14 +93,6 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
     )
     with atomic_write(path) as file:
         file.write(html.encode("utf-8", errors="replace"))
-
-
-def _confusions(matrix: np.ndarray, cells: list[Cell], names: list[str]) -> list[dict[str, Any]]:
-    """Returns the most frequent confusions, each with the number of its mistakes."""
-    found = []
-    for r, c in cells:
-        found.append({"cell": f"{r},{c}", "count": int(matrix[r, c]), "true": names[r], "predicted": names[c]})
-    return found
 
 
 def _fixed() -> dict[str, Any]:
@@ -119,15 +110,12 @@ def _fixed() -> dict[str, Any]:
     }
 
 
-def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[list[int], list[Cell]]:
-    """Returns the classes that the page's matrix shows, those with the most mistakes, and the most frequent confusions."""
+def _shown_classes(matrix: np.ndarray) -> list[int]:
+    """Returns the classes that the page's matrix shows: those with the most mistakes, and the background."""
     mistaken = matrix - np.diag(matrix.diagonal())
     totals = (mistaken.sum(0) + mistaken.sum(1))[:-1]
     busy = np.flatnonzero((matrix.sum(0) + matrix.sum(1))[:-1])
-    labels = sorted(busy[np.argsort(-totals[busy], kind="stable")[:MAX_MATRIX]].tolist())
-    background = len(matrix) - 1
-    between = [cell for cell in cells if cell[0] != cell[1] and background not in cell]
-    return [*labels, background], sorted(between, key=lambda cell: -len(cells[cell]))[:CONFUSIONS]
+    return [*sorted(busy[np.argsort(-totals[busy], kind="stable")[:MAX_MATRIX]].tolist()), len(matrix) - 1]
 
 
 def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
@@ -184,10 +172,6 @@ def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:
     return {"count": len(everything), "examples": [[one.image, one.box, one.detection] for one in few]}
 
 
-def _name(data: Annotations, index: int) -> str:
-    return page.printable(data.names[index])
-
-
 def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
     """Returns the counts for the slider: correct and all detections of each class at each percent, then at its own threshold.
 
@@ -200,11 +184,14 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
         at = np.append(at, np.searchsorted(-curve.scores, -best, side="right"))
         hits = np.rint(curve.precision * curve.found).astype(int)
         rows.append((curve.boxes, np.append(0, hits)[at], np.append(0, curve.found)[at]))
-    rest = rows[MAX_ROWS:]
-    rows = rows[:MAX_ROWS] + ([tuple(map(sum, zip(*rest, strict=True)))] if rest else [])
-    return [
-        {"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()} for boxes, correct, found in rows
+    contents = [
+        {"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()}
+        for boxes, correct, found in rows[:MAX_ROWS]
     ]
+    if rest := rows[MAX_ROWS:]:
+        boxes, correct, found = (np.sum(column, axis=0) for column in zip(*rest, strict=True))
+        contents.append({"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()})
+    return contents
 
 
 def _images(
@@ -212,8 +199,8 @@ def _images(
 ) -> list[dict[str, Any]]:
     """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
     max_bytes = LIMIT // max(len(images), 1)
-    boxes = {(one.image, one.box) for few in examples for one in few}
-    found = {(one.image, one.detection) for few in examples for one in few}
+    boxes = {(example.image, example.box) for few in examples for example in few}
+    found = {(example.image, example.detection) for few in examples for example in few}
 
     def one_image(index: int) -> dict[str, Any]:
         one = comparisons[index]

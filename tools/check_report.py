@@ -51,8 +51,8 @@ def check(
         train.report["notes"].append(text)
         try:
             divide(train.good, division, 0, options.split_by)
-        except DataError as error:
-            train.report["errors"].append(str(error))
+        except DataError as refused:
+            train.report["errors"].append(str(refused))
     if val is None and "val" in parts and (error := shared_error(data, train.paths, parts["val"].paths)):
         parts["val"].report["errors"].append(error)
     warnings = []

@@ -111,7 +111,7 @@ def compare(truth: Labeled, detections: Detected) -> Pair:
 def found_fraction(truth: Sequence[Labeled], detections: Sequence[Detected]) -> float:
     """Returns the fraction of the labels, without crowd regions, that a detection of their class explains."""
     pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
-    found = [(pair.same & (pair.iou >= MATCH)).any(1)[~pair.crowd] for pair in pairs]
+    found = [np.any(pair.same & (pair.iou >= MATCH), axis=1)[~pair.crowd] for pair in pairs]
     return sum(one.sum() for one in found) / max(sum(map(len, found)), 1)
 
 
@@ -135,7 +135,7 @@ def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.nd
 
 def explained(pair: Pair) -> np.ndarray:
     """Returns which detections match a label of the same class, bool [m]."""
-    return (pair.same & (pair.iou >= MATCH)).any(0)
+    return np.any(pair.same & (pair.iou >= MATCH), axis=0)
 
 
 def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:

@@ -198,7 +198,7 @@ def main(cfg: Config) -> Path:
     """Ranks the labels, writes the files and returns their folder."""
     cfg = checked(check(cfg))
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
-    data, notes = prepare(read(cfg.data, cfg.split, options), options)
+    data, notes = prepare(read(str(cfg.data), cfg.split, options), options)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():

@@ -29,7 +29,7 @@ JPEG = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWR
 class Tile(NamedTuple):
     """An image of the new data set: a tile of an old image, or the old image itself if it fits into one tile."""
 
-    index: int  # of the old image
+    image: int  # number of the old image
     path: str
     window: np.ndarray  # int64 [4] xyxy
     is_cut: bool  # whether it is written to a new file
@@ -145,7 +145,7 @@ def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
             options = JPEG if tile.path.endswith(".jpg") else []
             Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())
 
-    groups = groupby((tile for tile in tiles if tile.is_cut), key=lambda tile: tile.index)
+    groups = groupby((tile for tile in tiles if tile.is_cut), key=lambda tile: tile.image)
     for _ in prefetch(write, ((index, list(some)) for index, some in groups), 2 * READERS, READERS):
         pass
 
@@ -156,9 +156,9 @@ def annotations_of(data: Annotations, tiles: list[Tile]) -> Annotations:
     A cut object has the fraction of its area that is kept of its box: its outline is not known."""
     source = Source(data.source, names=data.classes, category_ids=data.category_ids.tolist())
     for tile in tiles:
-        x1, y1, x2, y2 = tile.window.tolist()
-        source.add_image(tile.path, size=(y2 - y1, x2 - x1))
+        width, height = (tile.window[2:] - tile.window[:2]).tolist()
+        source.add_image(tile.path, size=(height, width))
         areas = data.areas[tile.rows] * area(tile.boxes) / area(data.boxes[tile.rows])
-        for box, row, size in zip(tile.boxes.tolist(), tile.rows.tolist(), areas.tolist(), strict=True):
-            source.add_box(tile.path, *box, int(data.labels[row]), int(data.crowd[row]), size)
+        for (x1, y1, x2, y2), row, size in zip(tile.boxes.tolist(), tile.rows.tolist(), areas.tolist(), strict=True):
+            source.add_box(tile.path, x1, y1, x2, y2, int(data.labels[row]), int(data.crowd[row]), size)
     return finish(source, ReadOptions(), None)
