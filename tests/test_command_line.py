@@ -87,13 +87,7 @@ def test_a_folder_needs_no_name(folder, capsys):
 
 
 def test_source_and_target_of_a_conversion_need_no_names(folder, tmp_path):
-    forms = (
-        "FOLDER 0.txt",
-        "data=FOLDER 1.txt",
-        "2.txt data=FOLDER",
-        "target=3.txt FOLDER",
-        "target=4.txt data=FOLDER",
-    )
+    forms = ("FOLDER 0.txt", "data=FOLDER 1.txt", "target=2.txt data=FOLDER")
     for form in forms:
         convert.main(form.split())
     assert len({(tmp_path / f"{number}.txt").read_text() for number in range(len(forms))}) == 1
