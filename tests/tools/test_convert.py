@@ -160,7 +160,7 @@ def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: P
 def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
     with refused(SystemExit, "y.txt"):
         main([str(source), str(tmp_path / "x.txt"), "y.txt"])
-    with refused(SystemExit, "split .5,.5", "split=.5,.5"):
+    with refused(SystemExit, "split=.5,.5"):
         main([str(source), str(tmp_path / "x.txt"), "split", ".5,.5"])
 
 
