@@ -41,7 +41,7 @@ from utils.text import aligned, in_points, metric
 class Config(Constants):
     # what everyone sets
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
-    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the run
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it
     model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
@@ -55,7 +55,7 @@ class Config(Constants):
     tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
-    # data; none: as in the training
+    # data; none: as in the run
     split: str = "val"  # of data with several splits: train, val, test, all
     image_root: str | None = None  # the folder of the images, if they are not next to the annotations
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out

@@ -44,7 +44,7 @@ def run_summary(
     train, val = data
     model, values = updater.model, derived(cfg.batch_size, cfg.workers, updater, ranks)
     if course.first_fixed < course.epochs:
-        values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: a training from scratch"
+        values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: training from scratch"
     yield constants_text(cfg, written, values)
     yield first
     yield model_text(model, cfg.model, cfg.image_size, updater.schedule.plan)
@@ -68,7 +68,7 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
     """Returns what is computed from the constants, to be printed with them."""
     schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
-    clip = f"gradients of norm {updater.clip:g} at most" if updater.clip else "gradients as they are"
+    clip = f"gradient norm clipped at {updater.clip:g}" if updater.clip else "no gradient clipping"
     over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
     return {
         "images per process": f"{local} of {batch_size}, {amount(ranks.world_size, 'process')}{over}",

@@ -18,7 +18,6 @@ from metrics.matches import MATCH_IOU
 from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
-from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
@@ -91,8 +90,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         jumps=_jumps(threshold, analysis.confidence),
         **_fixed(),
     )
-    with atomic_write(path) as file:
-        file.write(html.encode("utf-8", errors="replace"))
+    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
 
 def _fixed() -> dict[str, Any]:
@@ -169,7 +167,7 @@ def _jumps(threshold: float, confidence: float) -> dict[int, str]:
 
 
 def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:
-    return {"count": len(everything), "examples": [[one.image, one.box, one.detection] for one in few]}
+    return {"count": len(everything), "examples": [[example.image, example.box, example.detection] for example in few]}
 
 
 def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
@@ -203,17 +201,17 @@ def _images(
     found = {(example.image, example.detection) for few in examples for example in few}
 
     def one_image(index: int) -> dict[str, Any]:
-        one = comparisons[index]
+        comparison = comparisons[index]
         height, width = data.sizes[index].tolist()
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
         labeled, detected = {}, {}
-        for i in range(len(one.boxes)):
+        for i in range(len(comparison.boxes)):
             if i < MAX_BOXES or (index, i) in boxes:
-                labeled[i] = _row(i, one.boxes, one.labels, one.predicted)
-        for i in range(len(one.detected)):
+                labeled[i] = _row(i, comparison.boxes, comparison.labels, comparison.predicted)
+        for i in range(len(comparison.detected)):
             if i < MAX_BOXES or (index, i) in found:
-                row = _row(i, one.detected, one.detected_labels, one.true_labels)
-                detected[i] = [*row, round(float(one.scores[i]), 4)]
+                row = _row(i, comparison.detected, comparison.detected_labels, comparison.true_labels)
+                detected[i] = [*row, round(float(comparison.scores[i]), 4)]
         return {
             "size": [width, height],
             "boxes": labeled,

@@ -13,7 +13,7 @@ from datasets.flips import mirrored_classes
 from datasets.formats.finish import ReadOptions
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
-from datasets.split import divide
+from datasets.split import Division, divide
 from datasets.store import Annotations
 from tools.check_split import Part, examine
 from utils.text import first_names
@@ -47,12 +47,7 @@ def check(
         text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
         train.report["notes"].append(text)
     if division:
-        text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
-        train.report["notes"].append(text)
-        try:
-            divide(train.good, division, 0, options.split_by)
-        except DataError as refused:
-            train.report["errors"].append(str(refused))
+        _check_division(train, str(val), division, options.split_by)
     if val is None and "val" in parts and (error := shared_error(data, train.paths, parts["val"].paths)):
         parts["val"].report["errors"].append(error)
     warnings = []
@@ -91,7 +86,7 @@ def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: 
 
 
 def _has_val(train: Annotations, source: str) -> bool:
-    """Returns whether a training without val= validates on another split of the source of its training data."""
+    """Returns whether a run without val= validates on another split of the source of its training data."""
     return bool(train.other_splits) and may_have_splits(source)
 
 
@@ -102,7 +97,7 @@ def _has_test(parts: dict[str, Part], source: str) -> bool:
 
 
 def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOptions) -> list[str]:
-    """Adds the test split to the parts. Returns its errors, which are warnings: a training does not read it."""
+    """Adds the test split to the parts. Returns its errors, which are warnings: a run does not read it."""
     try:
         part = examine(source, "test", size, replace(options, classes=parts["train"].good.classes))
     except DataError as error:
@@ -110,6 +105,16 @@ def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOpti
     errors, part.report["errors"] = part.report["errors"], []
     parts["test"] = part
     return [f"test: {error}" for error in errors]
+
+
+def _check_division(train: Part, val: str, division: Division, split_by: str | None) -> None:
+    """Notes that training divides its images, or reports why it cannot."""
+    text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
+    train.report["notes"].append(text)
+    try:
+        divide(train.good, division, 0, split_by)
+    except DataError as error:
+        train.report["errors"].append(str(error))
 
 
 def _share_range(parts: dict[str, Part]) -> list[str]:

@@ -46,7 +46,7 @@ class Config(Constants):
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
-    tile: int | None = None  # the side in pixels of tiles to cut the images into, for a training on small objects
+    tile: int | None = None  # the side in pixels of tiles to cut the images into, to train on small objects
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
 
 

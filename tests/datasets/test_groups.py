@@ -147,13 +147,6 @@ def test_a_fold_that_does_not_exist_is_refused(val: str) -> None:
         division_of(val)
 
 
-def test_a_path_takes_precedence_over_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert division_of("1/5").fractions == (0.2,) * 5
-    (tmp_path / "1" / "5").mkdir(parents=True)
-    assert division_of("1/5") is None
-
-
 def test_large_groups_leave_no_part_empty() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -13,7 +13,6 @@ from refused import refused
 from small import config, train_quietly
 
 import evaluate
-import predict
 import train
 from datasets import demo, sources
 from datasets.classes import merge_notes
@@ -25,7 +24,7 @@ from metrics.coco import COCO_METRICS, coco_metrics
 from tools.check_report import check as check_data
 from tools.convert import convert
 from utils import checkpoint
-from utils.config import ConfigError, is_weights, override
+from utils.config import ConfigError
 
 THIRD = sources.division_of(".3")
 
@@ -280,11 +279,6 @@ def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: P
         assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
-def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    with refused(DataError, "val=0.001", "16 images", "enlarge"):
-        read_both(write(tmp_path, scenes), ".001")
-
-
 # ---- classes
 
 
@@ -363,22 +357,3 @@ def test_a_checkpoint_is_evaluated_with_the_classes_of_its_training(tmp_path: Pa
     trained = {"classes": "dog", "merge": "truck:car", "bad_boxes": "drop"}
     data, notes = evaluate.open_data(str(tmp_path / "val.txt"), "val", ("dog",), trained)
     assert data.labels.tolist() == [0] and data.classes == ("dog",) and "other classes" in notes[0]
-
-
-def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
-    """`train.py data.yaml` is understood; `train.py data=` gets a message with the right line."""
-    source = str(text(tmp_path / "data.yaml", "train: x\n"))
-    assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
-    with refused(ConfigError, "train=VALUE"):
-        train.from_command_line(["data="])
-    words = {"checkpoint": is_weights, "source": predict.is_source}
-    assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)
-    assert override(predict.Config(), ["rtsp://host/1"], words).source == "rtsp://host/1"
-
-
-def test_a_note_about_both_parts_is_printed_once(tmp_path: Path) -> None:
-    vehicles(tmp_path)
-    text(tmp_path / "all.txt", "a.jpg 1,2,3,4,0 5,5,5,9,0\nb.jpg 1,2,3,4,3\n")
-    notes: list[str] = []
-    read_both(tmp_path / "all.txt", str(tmp_path / "all.txt"), log=notes.append)
-    assert sum("boxes without area, left out: 1" in note for note in notes) == 1

@@ -165,19 +165,6 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
     assert len(parts["train"].good) == 6 and json.loads(json.dumps(report)) == report
 
 
-def test_clean_data_have_no_errors_and_notes(data: tuple[str, str]) -> None:
-    report, _ = check(data[1], options=ReadOptions(("cat", "dog", "bird"), bad_boxes="drop"))
-    assert report["errors"] == [] and report["train"]["notes"] == []
-
-
-def test_names_of_classes_select_as_in_training(data: tuple[str, str], capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([data[1], "classes=dog"])
-    printed = capsys.readouterr().out
-    assert end.value.code == 0 and "error:" not in printed
-    told(printed, "left out: 1 (cat 1)")
-
-
 def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "a.png", 1)
     rows = " ".join(f"{i},0,{i + 9},9,0" for i in range(150))
@@ -222,12 +209,6 @@ def test_a_few_tiny_boxes_do_not_make_the_advised_input_smaller() -> None:
     assert advice(np.array([10.0] * 2 + [13.7] * 8), (256, 256)).text.endswith(": image_size=416,416")
 
 
-def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a.png 1,2,x,4,0\n")
-    with refused(DataError, "a.txt:1"):
-        check(str(tmp_path / "a.txt"))
-
-
 def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     (tmp_path / "head.csv").write_text("image,xmin,ymin,xmax,ymax,label\n")
@@ -237,13 +218,6 @@ def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path)
             check(str(tmp_path / name))
     with refused(DataError, tmp_path / "empty.txt"):
         check(data[1], str(tmp_path / "empty.txt"))
-
-
-def test_problems_of_both_parts_are_reported_together(data: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "bad.txt").write_text("0.png 1,2,3,4,9\nnone.png 1,2,3,4,0\n")
-    (tmp_path / "worse.txt").write_text("0.png 1,2,3\n")
-    with refused(DataError, "bad.txt:1", "class 9", "worse.txt:1"):
-        check(str(tmp_path / "bad.txt"), str(tmp_path / "worse.txt"))
 
 
 def test_main_prints_and_writes_the_report(

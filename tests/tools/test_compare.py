@@ -78,13 +78,6 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
 
-def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
-    runs = ranked(made(tmp_path / "a", [0.3], epochs=9), made(tmp_path / "b", [0.2], epochs=5))
-    head, first, second = table(runs)
-    assert head.count("epochs") == 2 and head[-1] == "epochs"
-    assert first[head.index("epochs")] == "1 of 9" and [first[-1], second[-1]] == ["9", "5"]
-
-
 def test_runs_on_different_data_have_different_letters(tmp_path, capsys):
     same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]
     other = made(tmp_path / "val", [0.4], val="other.txt"), made(tmp_path / "classes", [0.3], classes=("a", "c"))
@@ -127,14 +120,6 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
     assert repeats(runs[1:4:2]) == [] and repeats([runs[0], runs[2]]) == []
     main(list(map(str, folders)))
     assert seeds in capsys.readouterr().out
-
-
-def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
-    same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
-    others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
-    assert len(repeats(ranked(*same))) == 1
-    assert all(repeats(ranked(same[0], other)) == [] for other in others)
-    assert repeats(ranked(same[0], made(tmp_path / "again", [0.4], seed=0))) == []
 
 
 def test_names_of_runs_and_patterns_are_compared(tmp_path, monkeypatch, capsys):

@@ -138,12 +138,6 @@ def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: st
     convert(str(source), str(tmp_path / "x.txt"), seed=2**63 - 1, split=(0.5, 0.5))
 
 
-def test_words_are_checked(source: Path, tmp_path: Path) -> None:
-    for name, known in (("source_split", "train, val, test, all"), ("bad_boxes", "drop, error")):
-        with refused(ConfigError, f"{name}=foo", known):
-            convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
-
-
 def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: Path) -> None:
     def report(target: str, **options) -> str:
         return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
@@ -162,11 +156,6 @@ def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
         main([str(source), str(tmp_path / "x.txt"), "y.txt"])
     with refused(SystemExit, "split=.5,.5"):
         main([str(source), str(tmp_path / "x.txt"), "split", ".5,.5"])
-
-
-def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
-    with refused(DataError, "split=0.999,0.001", "20 images"):
-        convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))
 
 
 def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
@@ -246,13 +235,6 @@ def test_a_part_without_boxes_in_a_folder_with_xml_is_an_error(tmp_path: Path) -
         convert(str(tmp_path), str(tmp_path / "data.txt"), classes="cat", split=(0.5, 0.5))
     assert not list(tmp_path.glob("*.txt"))
     convert(str(tmp_path), str(tmp_path / "out" / "data.txt"), classes="cat", split=(0.5, 0.5))
-
-
-def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
-    convert(str(source), str(tmp_path / "link" / "x.txt"))
-    assert content(tmp_path / "link" / "x.txt") == content(source)
 
 
 def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

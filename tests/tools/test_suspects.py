@@ -29,7 +29,7 @@ from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects_labels import write_label_files
-from tools.suspects_page import thumbnail, write_csv
+from tools.suspects_page import write_csv
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -232,23 +232,6 @@ def test_confidences_are_averaged_with_those_of_the_mirrored_image() -> None:
     assert (suspects.mean_scores(result, nothing, np.zeros((100, 100, 3), np.uint8)) < result.scores).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_benchmark_corrupts_and_recognizes(kind: str, painted) -> None:
-    data, _ = prepare(read(str(painted(60)), "train"))
-    corrupted = Corrupted(data, kind, seed=0)
-    places = len(corrupted.places)
-    assert places == round(0.05 * len(data.labels)) > 2
-    change = len(corrupted.data.labels) - len(data.labels)
-    assert change == {"missing": -places, "doubled": places}.get(kind, 0)
-    truth = [corrupted.data.boxes_of(i) for i in range(len(data))]
-    clean = [data.boxes_of(i) for i in range(len(data))]
-    detected = [(boxes.astype(np.float32), np.full(len(boxes), 0.8, np.float32), labels) for boxes, labels, _ in clean]
-    found = [one for one in rank(truth, detected, 2) if one.kind == kind]
-    hits = corrupted.hits(found)
-    assert hits[:places].all() and not hits[places:].any()
-    assert Corrupted(data, kind, seed=0).data.digest() == corrupted.data.digest() != data.digest()
-
-
 @pytest.fixture
 def small(painted, tmp_path: Path) -> Path:
     """Painted images and classes.txt with names that need escaping."""
@@ -406,15 +389,6 @@ def test_a_file_corrected_by_hand_is_never_replaced(small: Path, tmp_path: Path)
         with refused(ConfigError, f"output={tmp_path / output}"):
             suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / output)))
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["corrected"]
-
-
-def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
-    truth, detected = scene(1)
-    detected[0][0][-1] = [-30, -30, 3, 3]
-    detected[0][1][-1] = 0.9
-    one = of_kind("missing", truth, detected)[0]
-    jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, truth[0][0], ("a", "b", "c"))
-    assert jpeg.startswith(b"\xff\xd8") and len(jpeg) < 30_000
 
 
 @pytest.mark.slow
