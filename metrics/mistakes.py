@@ -79,9 +79,8 @@ def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, l
     cells: dict[Cell, list[Example]] = defaultdict(list)
     for image, comparison in enumerate(comparisons):
         sizes = area(comparison.boxes).tolist()
-        labels, predicted, true_labels = (
-            x.tolist() for x in (comparison.labels, comparison.detected_labels, comparison.true_labels)
-        )
+        labels, predicted = comparison.labels.tolist(), comparison.detected_labels.tolist()
+        true_labels = comparison.true_labels.tolist()
         for d, (box, score) in enumerate(zip(comparison.matched.tolist(), comparison.scores.tolist(), strict=True)):
             rank = -score if true_labels[d] == predicted[d] else score
             cells[true_labels[d], predicted[d]].append(Example(image, box, d, rank))

@@ -85,9 +85,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         other_classes=len(names) - MAX_ROWS,
         matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
         kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
-        confidence=f"{analysis.confidence:g}",
-        percent=min(max(round(100 * threshold), 1), 99),
-        jumps=_jumps(threshold, analysis.confidence),
+        **_thresholds(threshold, analysis.confidence),
         **_fixed(),
     )
     path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
@@ -160,10 +158,14 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
     return cards
 
 
-def _jumps(threshold: float, confidence: float) -> dict[int, str]:
-    """Returns the thresholds with a button, in percent."""
+def _thresholds(threshold: float, confidence: float) -> dict[str, Any]:
+    """Returns the confidence of the mistakes, the initial place of the slider, and the thresholds with a button, in percent."""
     jumps = {round(100 * threshold): "best mean F1", round(100 * confidence): "confusion matrix and mistakes"}
-    return {percent: words for percent, words in jumps.items() if 1 <= percent <= 99}
+    return {
+        "confidence": f"{confidence:g}",
+        "percent": min(max(round(100 * threshold), 1), 99),
+        "jumps": {percent: words for percent, words in jumps.items() if 1 <= percent <= 99},
+    }
 
 
 def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
     `marks` adds vertical lines: name -> first epoch of a phase.
     """
     names = list(dict.fromkeys(key for row in rows for key in row))
-    panels = {
+    panels: dict[str, list[str]] = {
         "Training losses": [name for name in names if name.startswith("loss")],
         "Training and validation loss": [name for name in ("loss", "val_loss") if name in names],
         AVERAGE_PRECISION: [name for name in ("AP", "AP50", "AP75") if name in names],

@@ -15,6 +15,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -110,7 +111,7 @@ def _texts(outputs: dict[Path, Annotations], goal: Path) -> dict[Path, str]:
 
 def _checked(goal: Path, cfg: Config) -> Tiles | None:
     """Checks all that needs no data. Returns the layout of tile=, or None without it. Raises ValueError."""
-    choices = {"bad_boxes": ("drop", "error")}
+    choices: dict[str, Sequence[str]] = {"bad_boxes": ("drop", "error")}
     if cfg.source_split:
         choices["source_split"] = tuple(SPLITS)
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
