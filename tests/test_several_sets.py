@@ -14,7 +14,8 @@ from small import assert_same_run, config, log_of, train_quietly
 import evaluate
 import train
 from datasets import demo
-from datasets.formats.read import read, read_options
+from datasets.formats.options import read_options
+from datasets.formats.read import read
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
 from tools.check_report import _warnings, check

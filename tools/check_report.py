@@ -10,7 +10,7 @@ from datasets.box_sizes import Size
 from datasets.classes import similar_names
 from datasets.errors import DataError
 from datasets.flips import mirrored_classes
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
 from datasets.split import Division, divide

@@ -10,8 +10,8 @@ from PIL import Image
 from refused import mentions, refused, told
 
 from datasets.box_sizes import advice
-from datasets.formats.annotation_file import DataError
-from datasets.formats.read import ReadOptions
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.sources import DEMO, read_train_and_val
 from tools.check import check, main, text_of
 from utils.config import ConfigError
@@ -266,7 +266,7 @@ def test_a_fraction_as_validation_data_is_taken_from_the_checked_images(painted,
     report, parts = check(str(painted(8)), val)
     assert list(parts) == ["train"] and report["train"]["images"] == 8
     assert any(f"val={val}" in note for note in report["train"]["notes"])
-    with refused(ConfigError, "val=20%", "val=0.2"):
+    with refused(ConfigError, "val=20%", "val=.2"):
         check(str(painted(8)), "20%")
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import refused, told
 
-from datasets.formats.annotation_file import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from datasets.sources import division_of
 from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main

@@ -19,8 +19,9 @@ from painted import drawn
 from refused import refused, told
 
 from benchmarks.suspects import Corrupted
-from datasets.formats.annotation_file import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.split import file_name, write
 from datasets.store import Annotations
@@ -322,7 +323,7 @@ def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:
         cv2.imwrite(str(tmp_path / name), np.full((80, 100, 3), 50 * number, np.uint8))
         rows.append(" ".join([name, *words]) + "\n")
     (tmp_path / "train.txt").write_text("".join(rows))
-    return prepare(read(str(tmp_path / "train.txt"), "train"))[0]
+    return check_images(read(str(tmp_path / "train.txt"), "train"))[0]
 
 
 def box_of(values: list[float], label: int) -> Box:
@@ -395,7 +396,7 @@ def test_a_file_corrected_by_hand_is_never_replaced(small: Path, tmp_path: Path)
 def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Path) -> None:
     """End to end: each image is judged by the model of the other half, and labels of another class rank first."""
     source = drawn(tmp_path, {"train": range(100), "val": range(100, 101)}) / "train.txt"
-    data, _ = prepare(read(str(source), "train"))
+    data, _ = check_images(read(str(source), "train"))
     corrupted = Corrupted(data, "wrong", seed=0)
     suspects.write_annotations(source.parent, {"train.txt": corrupted.data})
     weights = str(shared / "weights" / "yolox_nano.pth")
