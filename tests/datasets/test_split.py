@@ -13,6 +13,7 @@ from refused import refused
 from small import config, train_quietly
 
 import evaluate
+import predict
 import train
 from datasets import demo, sources
 from datasets.classes import merge_notes
@@ -25,7 +26,7 @@ from metrics.coco import COCO_METRICS, coco_metrics
 from tools.check_report import check as check_data
 from tools.convert import convert
 from utils import checkpoint
-from utils.config import ConfigError
+from utils.config import ConfigError, is_weights, override
 
 THIRD = sources.division_of(".3")
 
@@ -357,3 +358,14 @@ def test_a_checkpoint_is_evaluated_with_the_classes_of_its_training(tmp_path: Pa
     trained = {"classes": "dog", "merge": "truck:car", "bad_boxes": "drop"}
     data, notes = evaluate.open_data(str(tmp_path / "val.txt"), "val", ("dog",), trained)
     assert data.labels.tolist() == [0] and data.classes == ("dog",) and "other classes" in notes[0]
+
+
+def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
+    """`train.py data.yaml` is understood; `train.py data=` gets a message with the right line."""
+    source = str(text(tmp_path / "data.yaml", "train: x\n"))
+    assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
+    with refused(ConfigError, "train=VALUE"):
+        train.from_command_line(["data="])
+    words = {"checkpoint": is_weights, "source": predict.is_source}
+    assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)
+    assert override(predict.Config(), ["rtsp://host/1"], words).source == "rtsp://host/1"

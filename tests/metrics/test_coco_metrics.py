@@ -231,3 +231,20 @@ def test_detections_count_only_in_images_in_which_their_class_is_annotated(paint
         alone = coco_metrics(subset.coco(), [one for one in to_coco([own, noise], data) if one["image_id"] in ids])
         assert whole["per_class"][name] == alone["per_class"][name] and whole["per_class"][name]["AP"] > 0
     assert {key: whole[key] for key in COCO_METRICS} == reference(masked.coco(), detections)
+
+
+def test_voc_precision_never_rises_with_recall():
+    boxes = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 0, 10, 10)]
+    detections = entries((1, 1, 300, 0, 9, 9, 0.9), (1, 1, 0, 0, 10, 10, 0.8), (1, 1, 100, 0, 10, 10, 0.7))
+    assert coco_metrics(ground_truth(boxes), detections)["per_class"]["a"]["VOC_AP50"] == pytest.approx(2 / 3)
+
+
+def test_a_class_without_a_correct_detection_has_no_threshold():
+    truth = {
+        "images": [{"id": 1, "file_name": "a", "height": 100, "width": 100}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 0}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    wrong = [{"image_id": 1, "category_id": 1, "bbox": [50, 50, 10, 10], "score": 0.0018}]
+    row = coco_metrics(truth, wrong)["per_class"]["cat"]
+    assert (row["precision"], row["recall"], row["f1"], row["threshold"]) == (0, 0, 0, -1)

@@ -275,3 +275,18 @@ def test_a_fraction_that_a_training_refuses_is_an_error(painted, val):
     report, _ = check(str(painted(8)), val)
     assert [error for error in report["errors"] if f"val=0{val}" in error and "enlarge" in error]
     assert not check(str(painted(8)), ".5")[0]["errors"]
+
+
+def test_names_of_classes_select_as_in_training(data: tuple[str, str], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([data[1], "classes=dog"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and "error:" not in printed
+    told(printed, "left out: 1 (cat 1)")
+
+
+def test_problems_of_both_parts_are_reported_together(data: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text("0.png 1,2,3,4,9\nnone.png 1,2,3,4,0\n")
+    (tmp_path / "worse.txt").write_text("0.png 1,2,3\n")
+    with refused(DataError, "bad.txt:1", "class 9", "worse.txt:1"):
+        check(str(tmp_path / "bad.txt"), str(tmp_path / "worse.txt"))

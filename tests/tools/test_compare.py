@@ -169,3 +169,17 @@ def test_without_folders_the_program_explains_itself(capsys):
         with pytest.raises(SystemExit, match=f"^{status}$"):
             main(words)
         told(capsys.readouterr().out, "python -m tools.compare")
+
+
+def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
+    same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
+    others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
+    assert len(repeats(ranked(*same))) == 1
+    assert all(repeats(ranked(same[0], other)) == [] for other in others)
+    assert repeats(ranked(same[0], made(tmp_path / "again", [0.4], seed=0))) == []
+
+
+def test_a_run_without_best_pt_is_compared(tmp_path):
+    """It is written only after the first evaluation."""
+    run = read_run(spoil(made(tmp_path / "run", [None, None]), "no best.pt"))
+    assert run.best == {} and "best.pt" in run.classes

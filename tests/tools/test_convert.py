@@ -249,3 +249,10 @@ def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, cap
     ):
         with refused(SystemExit, *named):
             main(words)
+
+
+def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
+    convert(str(source), str(tmp_path / "link" / "x.txt"))
+    assert content(tmp_path / "link" / "x.txt") == content(source)

@@ -30,7 +30,7 @@ from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects_labels import write_label_files
-from tools.suspects_page import write_csv
+from tools.suspects_page import thumbnail, write_csv
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -429,3 +429,12 @@ def test_a_failed_training_is_an_error(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(suspects, "TRAIN", tmp_path / "fails.py")
     with refused(ChildProcessError, "without_half0"):
         suspects.train(suspects.Config(), tmp_path, "without_half0", "half1.txt", "half0.txt")
+
+
+def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
+    truth, detected = scene(1)
+    detected[0][0][-1] = [-30, -30, 3, 3]
+    detected[0][1][-1] = 0.9
+    one = of_kind("missing", truth, detected)[0]
+    jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, truth[0][0], ("a", "b", "c"))
+    assert jpeg.startswith(b"\xff\xd8") and len(jpeg) < 30_000
