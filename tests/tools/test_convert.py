@@ -172,6 +172,11 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     with refused(DataError, folder / "classes.txt"):
         convert(str(source), str(folder / "z.txt"))
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "z_tiles").mkdir()
+    (folder / "z_tiles" / "mine.png").touch()
+    with refused(DataError, folder / "classes.txt"):
+        convert(str(source), str(folder / "z.txt"))
+    assert (folder / "z_tiles" / "mine.png").exists()
     with refused(ConfigError, folder / "x.txt" / "y.txt"):
         convert("none", str(folder / "x.txt" / "y.txt"))  # before the source is read
     with refused(DataError, folder / "z.csv", ".txt", ".json"):
