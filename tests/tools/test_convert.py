@@ -172,11 +172,6 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     with refused(DataError, folder / "classes.txt"):
         convert(str(source), str(folder / "z.txt"))
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    (folder / "z_tiles").mkdir()
-    (folder / "z_tiles" / "mine.png").touch()
-    with refused(DataError, folder / "classes.txt"):
-        convert(str(source), str(folder / "z.txt"))
-    assert (folder / "z_tiles" / "mine.png").exists()
     with refused(ConfigError, folder / "x.txt" / "y.txt"):
         convert("none", str(folder / "x.txt" / "y.txt"))  # before the source is read
     with refused(DataError, folder / "z.csv", ".txt", ".json"):
@@ -261,3 +256,12 @@ def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_pat
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
     convert(str(source), str(tmp_path / "link" / "x.txt"))
     assert content(tmp_path / "link" / "x.txt") == content(source)
+
+
+def test_a_folder_of_the_user_is_kept_after_an_error(source: Path, tmp_path: Path, monkeypatch) -> None:
+    """Without tile=, a folder with the name of the tiles is not of this program."""
+    (tmp_path / "z_tiles").mkdir()
+    monkeypatch.setattr("tools.convert.write_all", lambda texts: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        convert(str(source), str(tmp_path / "z.txt"))
+    assert (tmp_path / "z_tiles").exists()
