@@ -8,7 +8,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 # isort: split
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from utils.text import aligned, in_points, metric
 class Config(Constants):
     # what everyone sets
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
-    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the run
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it
     model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
@@ -55,7 +55,7 @@ class Config(Constants):
     tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
-    # data; none: as in the training
+    # data; none: as in the run
     split: str = "val"  # of data with several splits: train, val, test, all
     image_root: str | None = None  # the folder of the images, if they are not next to the annotations
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
@@ -69,56 +69,67 @@ class Config(Constants):
     workers: int | None = None  # processes that read images, per process; none: by device and cores
 
 
-MIN = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+MIN: dict[str, float] = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
 MIN |= dict.fromkeys(("batch_size", "max_detections"), 1)
-MAX = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
+MAX: dict[str, float] = {
+    "max_detections": MAX_CANDIDATES,
+    **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1),
+}
+LIMITS = ("confidence", "nms_iou", "max_detections", "tile", "overlap")  # as the results record them
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
 
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
-    cfg = written = check(cfg)
+    written = check(cfg)
     require(cfg, MIN, MAX, {"split": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
-    log = print if ranks.is_main else lambda *_: None
     names = read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
-    model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
     if loaded.note:
-        log(loaded.note)
-    is_here = trained and not remote.is_address(cfg.checkpoint or "")
-    usual_folder = path.parent if is_here else Path("runs")  # official weights and exported files are of no run
-    node = len(ranks.node_ranks)
-    if cfg.workers is None:
-        cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
-    threads.set_threads(ranks.device, cfg.workers, node)
+        ranks.log(loaded.note)
+    is_here = loaded.config and not remote.is_address(cfg.checkpoint or "")
+    usual_folder = loaded.path.parent if is_here else Path("runs")  # official weights and exported files are of no run
+    source = cfg.data or loaded.config.get("val")
     if ranks.is_main:
         require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder, "give output=FOLDER")
-        outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
+        outputs.require_evaluation(cfg.output, source)
     if not cfg.data:
-        require_split(cfg.split, trained)
-    data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, data_options(cfg, trained))
+        require_split(cfg.split, loaded.config)
+    data, notes = open_data(source, cfg.split, loaded.classes, data_options(cfg, loaded.config))
     data, outside = data.with_range(loaded.value_range)
-    derived = {"weights": shown(str(path)), "source": data.source, "images": len(data), "input size": size}
-    log(constants_text(cfg, written, derived))
+    derived = {"weights": shown(str(loaded.path)), "source": data.source, "images": len(data)}
+    ranks.log(constants_text(cfg, written, derived | {"input size": loaded.image_size}))
     for note in notes + outside:
-        log(f"note: {note}")
-    sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)
-    loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
-    model = model.to(ranks.device, memory_format=torch.channels_last)
-    if cfg.tile is not None or cfg.overlap is not None:
-        model, loader = tiled(model, loader, cfg.tile, cfg.overlap)
-    limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
-    metrics = evaluate(model, loader, ranks, **limits)
+        ranks.log(f"note: {note}")
+    metrics = measure(cfg, loaded, data, ranks)
     if ranks.is_main:
-        folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
-        settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data), "image_size": size}
-        settings |= {**limits, "tile": cfg.tile, "overlap": cfg.overlap}
+        folder = run_folder.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)
+        outputs.open_evaluation(folder)
+        settings = {"checkpoint": shown(str(loaded.path)), "data": data.source, "images": len(data)}
+        settings |= {"image_size": loaded.image_size, **{name: getattr(cfg, name) for name in LIMITS}}
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
     return metrics
+
+
+def measure(cfg: Config, loaded: load.Loaded, data: Annotations, ranks: processes.Ranks) -> dict:
+    """Detects the objects of all images, each process in its shard, and returns the metrics."""
+    size, node, workers = loaded.image_size, len(ranks.node_ranks), cfg.workers
+    if workers is None:
+        workers = threads.choose_workers(ranks.device, node, node * cfg.batch_size, size)
+    threads.set_threads(ranks.device, workers, node)
+    model: Any = loaded.model
+    sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)
+    loader = build_loader(DetectionDataset(data, model.letterbox), sampler, workers, ranks.device.type == "cuda")
+    model = model.to(ranks.device, memory_format=torch.channels_last)
+    if cfg.tile is not None or cfg.overlap is not None:
+        model, loader = tiled(model, loader, cfg.tile, cfg.overlap)
+    return evaluate(
+        model, loader, ranks, confidence=cfg.confidence, nms_iou=cfg.nms_iou, max_detections=cfg.max_detections
+    )
 
 
 def save_and_print(
@@ -151,9 +162,9 @@ def data_options(cfg: Config, trained: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def require_split(split: str, trained: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a split that the validation data of the training, in its constants `trained`, do not have."""
-    val, train = trained.get("val"), trained.get("train")
+def require_split(split: str, config: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a split that the validation data of the run, in its constants `config`, do not have."""
+    val, train = config.get("val"), config.get("train")
     if val and split != "val" and not may_have_splits(val):
         has_splits = train and may_have_splits(train)
         fix = f"write data={train} split={split}" if has_splits else "name the file of these images in data="
@@ -182,7 +193,7 @@ def open_data(
 
 def metrics_text(metrics: dict) -> str:
     """The twelve COCO metrics and a table with one row per class, for the console."""
-    summary = [COCO_METRICS, [in_points(metrics[name]) for name in COCO_METRICS]]
+    summary = [list(COCO_METRICS), [in_points(metrics[name]) for name in COCO_METRICS]]
     rows = [row for row in metrics["per_class"].values() if row["boxes"]]
     mean = dict.fromkeys(CLASS_COLUMNS, -1.0)
     if rows:

@@ -72,7 +72,7 @@ def _background(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
     corners = rng.uniform(75, 205) + rng.uniform(-30, 30, 3) + rng.uniform(-35, 35, (2, 2, 3))
     ground = cv2.resize(corners.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     blotches = rng.normal(0, 14, (6, 8, 1)).astype(np.float32)
-    ground += cv2.resize(blotches, (width, height), interpolation=cv2.INTER_CUBIC)[..., None]
+    ground = ground + cv2.resize(blotches, (width, height), interpolation=cv2.INTER_CUBIC)[..., None]
     marks = ground.copy()
     for _ in range(CLUTTER):
         color = (ground[rng.integers(height), rng.integers(width)] + rng.uniform(-70, 70, 3)).tolist()
@@ -110,7 +110,9 @@ def draw_image(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     size = SIZES[rng.integers(len(SIZES))]
     canvas = _background(rng, size)
     count = 0 if rng.random() < EMPTY else rng.integers(SHAPES[0], SHAPES[1] + 1)
-    visible, areas, labels = [], [], []  # of each shape: its visible pixels, their number when it was drawn
+    visible: list[np.ndarray] = []  # pixels of each shape
+    areas: list[int] = []  # number of its pixels when it was drawn
+    labels: list[int] = []
     for _ in range(count):
         label = int(rng.integers(len(CLASSES)))
         for _ in range(20):  # places to try

@@ -47,19 +47,17 @@ def with_named(groups: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
 
 
 def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Returns an image of the first set that each image of the second set is a copy of, int64 [N of the second], or -1.
+    """Returns for each image of the second split an image of the first that it is a copy of, int64 [N of the second], or -1.
 
-    Each set is (digests, hashes). Copies are images of one group of `similar_groups`."""
+    Each split is (digests, hashes). Copies are images of one group of `similar_groups`."""
     groups = similar_groups(*map(np.concatenate, zip(first, second, strict=True)))
-    count = len(first[0])  # the number of a group is its first image, of the first set if it has one there
+    count = len(first[0])  # the number of a group is its first image, of the first split if it has one there
     return np.where(groups[count:] < count, groups[count:], -1)
 
 
-def copies_text(
-    first: str, second: str, count: int, total: int, score: str = "the mAP", what: str = "copies of images"
-) -> tuple[str, str]:
+def copies_text(first: str, second: str, count: int, total: int, score: str = "the mAP") -> tuple[str, str]:
     """Returns how many of the `total` images of the split `second` are copies of images of `first`, and what that means."""
-    counted = f"{what} of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
+    counted = f"copies of images of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
     if count < FEW_COPIES * total:
         return counted, f"too few to change {score} much"
     return counted, f"{score} is too high"

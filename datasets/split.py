@@ -201,6 +201,10 @@ def relative(path: str, folder: str | os.PathLike) -> str:
     """Returns the path relative to `folder`, with "/"; the absolute path if it is on another drive."""
     place, name = os.path.split(path)
     try:
-        return os.path.join(os.path.relpath(_real(place), _real(folder)), name).replace(os.sep, "/").removeprefix("./")
+        return (
+            os.path.join(os.path.relpath(_real(place), _real(str(folder))), name)
+            .replace(os.sep, "/")
+            .removeprefix("./")
+        )
     except ValueError:
         return os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""The evaluation of best.pt at the end of a training: the table of classes, and report.html with the mistakes."""
+"""The evaluation of best.pt at the end of a run: the table of classes, and report.html with the mistakes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from utils.text import aligned, amount, in_points, metric
 MAX_IMAGES = 2000  # of the validation data; a report on more of them is left to evaluate.py
 MAX_ROWS = 20  # of the table of classes
 LIMITS: dict[str, Any] = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}  # the defaults of evaluate.py
-CONFIDENCE, WORST = 0.3, 16  # as in evaluate.py: least score in the error analysis, number of the worst images
+CONFIDENCE, WORST = 0.3, 16  # as in evaluate.py: min score in the error analysis, number of the worst images
 COLUMNS = {"AP50-95": "AP", "AP50": "AP50", "precision": "precision", "recall": "recall", "threshold": "threshold"}
 
 
@@ -51,7 +51,8 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
         settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
     with warn_if_disk_fails():
-        there = outputs.open_evaluation(str(folder / "evaluation"))
+        there = folder / "evaluation"
+        outputs.open_evaluation(there)
         write_results(there, data, detections, results)
         worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
         upload_folder(there)

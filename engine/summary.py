@@ -13,6 +13,7 @@ from datasets.box_sizes import advice, sides_at
 from datasets.flips import mirrored_classes
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
+from datasets.store import Annotations
 from engine.course import Course
 from engine.evaluation import Initial
 from engine.hardware import hardware_warnings
@@ -43,7 +44,7 @@ def run_summary(
     train, val = data
     model, values = updater.model, derived(cfg.batch_size, cfg.workers, updater, ranks)
     if course.first_fixed < course.epochs:
-        values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: a training from scratch"
+        values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: training from scratch"
     yield constants_text(cfg, written, values)
     yield first
     yield model_text(model, cfg.model, cfg.image_size, updater.schedule.plan)
@@ -67,22 +68,21 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
     """Returns what is computed from the constants, to be printed with them."""
     schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
-    clip = f"gradients of norm {updater.clip:g} at most" if updater.clip else "gradients as they are"
+    clip = f"gradient norm clipped at {updater.clip:g}" if updater.clip else "no gradient clipping"
     over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
     return {
         "images per process": f"{local} of {batch_size}, {amount(ranks.world_size, 'process')}{over}",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
-        "learning rate": rate_text(schedule.learning_rate, schedule),
-        "lowest rate": rate_text(schedule.min_learning_rate, schedule),
+        "learning rate": rate_text(schedule),
         "clipping and EMA": f"{clip}, decay {updater.ema.decay:.5f} with tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
         "device": f"{ranks.device}, {amount(torch.get_num_threads(), 'thread')}, {amount(workers, 'worker')}",
     }
 
 
-def rate_text(rate: float, schedule: Schedule) -> str:
-    """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
-    plan = schedule.plan
+def rate_text(schedule: Schedule) -> str:
+    """Describes the learning rate as configured, and as scaled to the batch size of each phase."""
+    rate, plan = schedule.learning_rate, schedule.plan
     sizes = [plan.images]
     if plan.freeze_epochs and plan.frozen_images != plan.images:
         sizes.insert(0, plan.frozen_images)
@@ -91,22 +91,18 @@ def rate_text(rate: float, schedule: Schedule) -> str:
 
 
 def initial_text(initial: Initial, rates: Rates, is_chosen: bool) -> str:
-    """Returns the lines about initial weights that were trained on classes of the data: their mAP, and the rate that follows.
+    """Returns the lines about initial weights that know classes of the data: their mAP, and the learning rate chosen from it.
 
     `is_chosen`: the constant learning_rate is none. "" for other weights.
     """
     if not initial.row:
         return ""
-    lines = [f"initial    mAP50-95 {in_points(initial.row['AP'])} on the validation data before training (epoch 0)"]
-    if is_chosen and initial.domain_similarity > 0:
-        lines.append(
-            f"           The images look like those that the official weights were trained on, so the learning rate is "
-            f"{rates.learning_rate:.3g}.\n           The usual rate, learning_rate={rates.usual:g}, would make the network "
-            f"forget more."
+    text = f"initial    mAP50-95 {in_points(initial.row['AP'])} on the validation data before training (epoch 0)"
+    if is_chosen:
+        text += (
+            f"\n           learning_rate={rates.learning_rate:.3g} is chosen by it; the usual one is {rates.usual:g}"
         )
-    elif is_chosen:
-        lines.append(f"           The learning rate is the usual one, {rates.learning_rate:g}.")
-    return "\n".join(lines)
+    return text
 
 
 def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str] = (), test: str | None = None) -> str:
@@ -115,20 +111,15 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
     `evaluation`: the lines of `final_report.evaluate_best`, of which the last is the report. `test`: data with a test
     split that the run did not use.
     """
-    lines, best_epoch = ["", *evaluation[:-1]], state.best_epoch
-    if best_epoch == 0:
-        kept = "best.pt holds these weights"
-        lines.append(
-            f"training did not improve on the weights it started from: mAP50-95 {in_points(state.best)}; {kept}"
-        )
+    lines = ["", *evaluation[:-1]]
+    if state.best_epoch == 0:
+        lines.append("training did not improve the initial weights, which best.pt holds")
     lines.append(f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections)")
     lines.append(f"all runs    tensorboard --logdir {quote(output)}")
-    if best_epoch is not None:
-        found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
-        note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
-        weights = f"checkpoint={quote(str(folder / found))}"
-        lines.append(f"predict     python predict.py {weights} source=IMAGES{note}")
+    if state.best_epoch is not None:
+        weights = f"checkpoint={quote(str(folder / 'best.pt'))}"
         data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
+        lines.append(f"predict     python predict.py {weights} source=IMAGES")
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
     return shown("\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}", *evaluation[-1:]]))
@@ -184,8 +175,8 @@ def added_text(classes: Sequence[str], first: int) -> str:
     )
 
 
-def data_text(train, val, first: int = 0) -> str:
-    """Returns a table of images, images without boxes, and boxes, in all and of each class (`train`, `val`: Annotations).
+def data_text(train: Annotations, val: Annotations, first: int = 0) -> str:
+    """Returns a table of images, images without boxes, and boxes, in all and of each class.
 
     Of many classes it has the rarest ones. Classes before the label `first`, which are not trained, are in it only if they have
     validation boxes.
@@ -217,20 +208,18 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
 
 
 def flip_note(written: float | None, classes: Sequence[str]) -> str:
-    """Returns a line about flip= for classes that a mirror turns into others, "" for other classes; `written`: the constant."""
+    """Returns a line about flip= if a flip turns objects of a class into those of another; `written`: the constant."""
     mirrored = mirrored_classes(classes)
     if not mirrored or written == 0:
         return ""
-    why = f"a mirror turns objects of the class {mirrored[0]!r} into others"
-    if len(mirrored) == 2:
-        why = f"a mirror turns objects of the class {mirrored[0]!r} into {mirrored[1]!r}"
+    why = f"a horizontal flip makes another class of {' and '.join(map(repr, mirrored))}"
     if written is None:
-        return f"flip       0, not .5: {why}; flip=.5 mirrors images all the same"
+        return f"flip       0, not .5: {why}; flip=.5 flips images all the same"
     return f"WARNING: flip={written:g}: {why}: write flip=0"
 
 
-def size_note(train, image_size: tuple[int, int], letterbox: str) -> str:
-    """Returns a line that proposes a larger input if many boxes of `train` (Annotations) are small in it, "" otherwise.
+def size_note(train: Annotations, image_size: tuple[int, int], letterbox: str) -> str:
+    """Returns a line that proposes a larger input if many boxes of the training data are small in it, "" otherwise.
 
     `letterbox`: of the model, see `utils.images.fit`."""
     if not train.sizes.all():  # images that were not scanned
@@ -239,10 +228,8 @@ def size_note(train, image_size: tuple[int, int], letterbox: str) -> str:
     return f"image size {found.text}" if found.growth >= GROWTH else ""
 
 
-def data_warnings(train, val, repeat_rare: float = 0.0, first: int = 0) -> Iterator[str]:
-    """Yields warnings about data that are valid but train badly.
-
-    `train`, `val`: Annotations; `repeat_rare`: the constant; `first`: the label of the first class that is trained."""
+def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0, first: int = 0) -> Iterator[str]:
+    """Yields warnings about data that are valid but train badly. `first`: the label of the first class that is trained."""
     trained = train.classes[first:]
     missing = [n for n, count in zip(trained, train.boxes_per_class()[first:], strict=True) if count == 0]
     if missing:
@@ -260,22 +247,16 @@ def data_warnings(train, val, repeat_rare: float = 0.0, first: int = 0) -> Itera
         yield f"{val.source} has no boxes of the trained classes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
-    if train.hashes is not None and val.hashes is not None:
-        yield from _leak_warning(train, val)
+    yield from leak_warning(train, val)
 
 
-def _leak_warning(train, val) -> Iterator[str]:
+def leak_warning(train: Annotations, val: Annotations) -> Iterator[str]:
     """Yields a warning if images of `val` are copies of images of `train`, with the first pair and the fix."""
+    if train.digests is None or train.hashes is None or val.digests is None or val.hashes is None:
+        return
     original = copies_between((train.digests, train.hashes), (val.digests, val.hashes))
     copies = (original >= 0).nonzero()[0]
-    if not len(copies):
-        return
-    pair = f"{val.path(copies[0])} of {train.path(original[copies[0]])}"
-    show = f"python -m tools.check {quote(train.source)}"
-    if val.source != train.source:
-        show += f" val={quote(val.source)}"
-    counted, effect = copies_text("train", "val", len(copies), len(val))
-    yield (
-        f"{counted}, equal or nearly the same, such as {pair}: {effect}; {show} lists them; "
-        f"python -m tools.convert SRC DST.txt split=.9,.1 divides them, with copies in one split"
-    )
+    if len(copies):
+        pair = f"{val.path(copies[0])} of {train.path(original[copies[0]])}"
+        counted, effect = copies_text("train", "val", len(copies), len(val))
+        yield f"{counted}, such as {pair}: {effect}; python -m tools.check lists them, and val=.2 keeps copies in one split"

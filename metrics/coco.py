@@ -139,19 +139,19 @@ def curves(matches: Mapping[str, ClassMatches], rule: str = "coco") -> dict[str,
     An ignored detection counts neither as correct nor as false.
     """
     found = {}
-    for name, one in matches.items():
-        states = one.voc if rule == "voc" else one.states[0, 0]
-        found[name] = _curve(one, states)
+    for name, of_class in matches.items():
+        states = of_class.voc if rule == "voc" else of_class.states[0, 0]
+        found[name] = _curve(of_class, states)
     return found
 
 
-def _curve(one: ClassMatches, states: np.ndarray) -> Curve:
+def _curve(of_class: ClassMatches, states: np.ndarray) -> Curve:
     """Computes the curve of one class from the state of each detection: int8 [n]."""
     counted = states != IGNORED
-    scores = one.scores[counted]
+    scores = of_class.scores[counted]
     hits = np.cumsum(states[counted] == CORRECT)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
-    boxes = int(one.counted[0].sum())
+    boxes = int(of_class.counted[0].sum())
     recall = hits[last] / boxes if boxes else np.full(len(last), np.nan)
     return Curve(hits[last] / (last + 1), recall, scores[last], boxes, last + 1)
 

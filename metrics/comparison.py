@@ -100,7 +100,7 @@ def confusion_matrix(comparisons: list[ImageComparison], num_classes: int) -> np
     The last row counts detections on background, the last column missed boxes.
     """
     matrix = np.zeros((num_classes + 1, num_classes + 1), np.int64)
-    for one in comparisons:
-        np.add.at(matrix, (one.labels, one.predicted), 1)
-        np.add.at(matrix, (num_classes, one.detected_labels[one.true_labels == num_classes]), 1)
+    for comparison in comparisons:
+        np.add.at(matrix, (comparison.labels, comparison.predicted), 1)
+        np.add.at(matrix, (num_classes, comparison.detected_labels[comparison.true_labels == num_classes]), 1)
     return matrix

@@ -43,12 +43,12 @@ def bootstrap(matches: Mapping[str, ClassMatches], images: int) -> tuple[dict[st
         images_with_boxes = counts[SIZES.index(size) + 1] if size in SIZES else counts[0]
         common[name] = _interval(metrics[name], images_with_boxes)
     rows = zip(matches.items(), per_class, strict=True)
-    return common, {name: _interval(values, _images_with_boxes([one], 0)) for (name, one), values in rows}
+    return common, {name: _interval(values, _images_with_boxes([of_class], 0)) for (name, of_class), values in rows}
 
 
 def _images_with_boxes(matches: Iterable[ClassMatches], size: int) -> int:
     """The number of images with boxes of a size (0: of any size)."""
-    return len(set().union(*(one.box_images[one.counted[size]].tolist() for one in matches)))
+    return len(set().union(*(of_class.box_images[of_class.counted[size]].tolist() for of_class in matches)))
 
 
 def _interval(values: np.ndarray, images: int) -> Interval:
@@ -68,11 +68,11 @@ def resampled_metrics(matches: list[ClassMatches], weights: np.ndarray) -> tuple
     """
     precision = np.full((len(matches), len(weights), len(LOW), len(IOUS)), np.nan)
     recall = np.full((len(matches), len(weights), len(LOW) + 2, len(IOUS)), np.nan)  # the last two: AR1, AR10
-    for number, one in enumerate(matches):
-        step = max(BLOCK // max(len(one.images), len(one.box_images), 1), 1)
+    for number, of_class in enumerate(matches):
+        step = max(BLOCK // max(len(of_class.images), len(of_class.box_images), 1), 1)
         for start in range(0, len(weights), step):
             rows = slice(start, start + step)
-            precision[number, rows], recall[number, rows] = _one_class(one, weights[rows])
+            precision[number, rows], recall[number, rows] = _one_class(of_class, weights[rows])
     metrics = {"AP": precision[:, :, 0], "AP50": precision[:, :, 0, :1], "AP75": precision[:, :, 0, 5:6]}
     metrics |= {f"AP_{size}": precision[:, :, n] for n, size in enumerate(SIZES, 1)}
     metrics |= {"AR1": recall[:, :, 4], "AR10": recall[:, :, 5], "AR100": recall[:, :, 0]}
@@ -87,46 +87,48 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.where(measured.any(0), totals / np.maximum(measured.sum(0), 1), np.nan)
 
 
-def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _one_class(of_class: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Computes average precision [B, 4, T] and recall [B, 4 + 2, T] of a class for int32 weights [B, I] of the images."""
-    boxes = np.stack([weights[:, one.box_images[counted]].sum(1) for counted in one.counted], 1)  # [B, 4]
+    boxes = np.stack([weights[:, of_class.box_images[counted]].sum(1) for counted in of_class.counted], 1)  # [B, 4]
     precision = np.full((*boxes.shape, len(IOUS)), np.nan)
     recall = np.full((len(boxes), len(LOW) + 2, len(IOUS)), np.nan)
-    for size in np.flatnonzero(boxes.any(0)):
+    for size in np.flatnonzero(boxes.any(0)).tolist():
         total = np.maximum(boxes[:, size, None], 1)
-        places = np.flatnonzero(one.inside[size])
+        places = np.flatnonzero(of_class.inside[size])
         counted = np.zeros((len(weights), len(places) + 1), np.int32)
-        np.cumsum(weights[:, one.images[places]], 1, out=counted[:, 1:])
-        for index, states in enumerate(one.states[size]):
+        np.cumsum(weights[:, of_class.images[places]], 1, out=counted[:, 1:])
+        for index, states in enumerate(of_class.states[size]):
             hits = np.flatnonzero(states == CORRECT)
-            correct = np.cumsum(weights[:, one.images[hits]], 1)
-            found = counted[:, np.searchsorted(places, hits, "right")] + _corrections(one, size, states, hits, weights)
+            correct = np.cumsum(weights[:, of_class.images[hits]], 1)
+            found = counted[:, np.searchsorted(places, hits, "right")] + _corrections(
+                of_class, size, states, hits, weights
+            )
             reached = correct / total
             recall[:, size, index] = reached[:, -1] if len(hits) else 0
             precision[:, size, index] = average_precision(correct / np.maximum(found, 1), reached)
             if size == 0:
                 for place, limit in enumerate(LIMITS[:2], len(LOW)):
-                    first = hits[one.ranks[hits] < limit]
-                    recall[:, place, index] = weights[:, one.images[first]].sum(1) / total[:, 0]
+                    first = hits[of_class.ranks[hits] < limit]
+                    recall[:, place, index] = weights[:, of_class.images[first]].sum(1) / total[:, 0]
     precision[boxes == 0] = np.nan
     recall[boxes[:, [*range(len(LOW)), 0, 0]] == 0] = np.nan
     return precision, recall
 
 
 def _corrections(
-    one: ClassMatches, size: int, states: np.ndarray, hits: np.ndarray, weights: np.ndarray
+    of_class: ClassMatches, size: int, states: np.ndarray, hits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray | int:
     """Returns what to add to the number of detections of this size up to each hit, to get those that count: int32 [B, hits].
 
     A correct detection of another size counts, too. A detection of this size that is matched with an ignored box does not.
     """
-    inside = one.inside[size]
+    inside = of_class.inside[size]
     change = np.where(states == CORRECT, ~inside, 0) - ((states == IGNORED) & inside)
     places = np.flatnonzero(change)
     if not len(places):
         return 0
     sums = np.zeros((len(weights), len(places) + 1), np.int32)
-    np.cumsum(weights[:, one.images[places]] * change[places].astype(np.int32), 1, out=sums[:, 1:])
+    np.cumsum(weights[:, of_class.images[places]] * change[places].astype(np.int32), 1, out=sums[:, 1:])
     return sums[:, np.searchsorted(places, hits, "right")]
 
 

@@ -68,12 +68,7 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, Class
     labels = {category: label for label, category in enumerate(names)}
     images = {image: index for index, image in enumerate(sorted(entry["id"] for entry in ground_truth["images"]))}
     truth = _sorted_boxes(ground_truth["annotations"], labels, images)
-    groups, boxes = _columns(detections, labels, images)
-    scores = np.array([entry["score"] for entry in detections], np.float64)
-    order = np.lexsort((-scores, groups))
-    ranks = _ranks(groups[order])
-    order, ranks = order[ranks < MAX_DETECTIONS], ranks[ranks < MAX_DETECTIONS]
-    groups, boxes, scores = groups[order], boxes[order], scores[order]
+    groups, boxes, scores, ranks = _best_detections(detections, labels, images)
     states, voc = _match_groups(groups, boxes, truth)
     areas = boxes[:, 2] * boxes[:, 3]
     inside = (areas >= LOW[:, None]) & (areas <= HIGH[:, None])
@@ -117,19 +112,32 @@ def _check_ids(ground_truth: dict, detections: list[dict]) -> None:
 
 def _sorted_boxes(annotations: list[dict], labels: dict[int, int], images: dict[int, int]) -> _Boxes:
     """Converts the annotations of known images and categories to columns, sorted by group."""
-    entries = [one for one in annotations if one["image_id"] in images and one["category_id"] in labels]
+    entries = [entry for entry in annotations if entry["image_id"] in images and entry["category_id"] in labels]
     groups, boxes = _columns(entries, labels, images)
-    crowd = np.array([bool(one.get("iscrowd", 0)) for one in entries], bool)
-    areas = np.array([one.get("area", one["bbox"][2] * one["bbox"][3]) for one in entries], np.float64)
+    crowd = np.array([bool(entry.get("iscrowd", 0)) for entry in entries], bool)
+    areas = np.array([entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in entries], np.float64)
     ignored = crowd | (areas < LOW[:, None]) | (areas > HIGH[:, None])
     order = np.argsort(groups, kind="stable")
     return _Boxes(groups[order], boxes[order], crowd[order], ignored[:, order])
 
 
+def _best_detections(
+    detections: list[dict], labels: dict[int, int], images: dict[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns group, box, score and rank of the best MAX_DETECTIONS of each group, sorted by group and falling score."""
+    groups, boxes = _columns(detections, labels, images)
+    scores = np.array([entry["score"] for entry in detections], np.float64)
+    order = np.lexsort((-scores, groups))
+    ranks = _ranks(groups[order])
+    kept = ranks < MAX_DETECTIONS
+    order = order[kept]
+    return groups[order], boxes[order], scores[order], ranks[kept]
+
+
 def _columns(entries: list[dict], labels: dict[int, int], images: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the group, int64 [n], and the box, float64 [n, 4] x, y, width, height, of annotations or detections."""
-    groups = [labels[one["category_id"]] * len(images) + images[one["image_id"]] for one in entries]
-    boxes = np.array([one["bbox"] for one in entries], np.float64).reshape(-1, 4)
+    groups = [labels[entry["category_id"]] * len(images) + images[entry["image_id"]] for entry in entries]
+    boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
     return np.array(groups, np.int64), boxes
 
 
@@ -188,7 +196,7 @@ def _match_coco(pairs: _Pairs, truth: _Boxes, free: np.ndarray, states: np.ndarr
 
 def _match_voc(pairs: _Pairs, boxes: np.ndarray, truth: _Boxes, states: np.ndarray) -> None:
     """Matches detections by VOC's rule: changes their `states` [n]. VOC measures the IoU with crowd regions, too."""
-    ious = overlap(boxes[pairs.detections], truth.boxes[pairs.boxes], np.False_)
+    ious = overlap(boxes[pairs.detections], truth.boxes[pairs.boxes], np.array(False))
     best = _last_best(ious, pairs.starts())
     best = best[ious[best] >= MATCH_IOU]
     detections, owners = pairs.detections[best], pairs.boxes[best]

@@ -44,28 +44,28 @@ Cell = tuple[int, int]  # true and predicted class of a confusion matrix
 def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
     """Returns all mistakes by kind, sorted: the largest missed boxes and the false detections with the highest scores first."""
     found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
-    for image, one in enumerate(comparisons):
-        overlaps = pairwise_iou(one.detected, one.boxes)
-        explained = set(one.matched.tolist())  # boxes whose mistake is listed with a detection
-        for d in np.flatnonzero(one.false).tolist():
-            kind, box = _kind(one, d, overlaps[d])
-            found[kind].append(Example(image, box, d, float(one.scores[d])))
+    for image, comparison in enumerate(comparisons):
+        overlaps = pairwise_iou(comparison.detected, comparison.boxes)
+        explained = set(comparison.matched.tolist())  # boxes whose mistake is listed with a detection
+        for d in np.flatnonzero(comparison.false).tolist():
+            kind, box = _kind(comparison, d, overlaps[d])
+            found[kind].append(Example(image, box, d, float(comparison.scores[d])))
             if kind == "loose":
                 explained.add(box)
-        sizes = area(one.boxes)
-        missed = set(np.flatnonzero(one.missed).tolist()) - explained
+        sizes = area(comparison.boxes)
+        missed = set(np.flatnonzero(comparison.missed).tolist()) - explained
         found["missed"] += [Example(image, box, -1, float(sizes[box])) for box in sorted(missed)]
-    return {kind: sorted(examples, key=lambda one: -one.rank) for kind, examples in found.items()}
+    return {kind: sorted(examples, key=lambda example: -example.rank) for kind, examples in found.items()}
 
 
-def _kind(one: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[str, int]:
+def _kind(comparison: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[str, int]:
     """Returns the kind of a false detection and the index of its box (-1: none). `overlaps` [m]: IoUs with the boxes."""
-    if one.matched[detection] >= 0:
-        return "wrong class", int(one.matched[detection])
+    if comparison.matched[detection] >= 0:
+        return "wrong class", int(comparison.matched[detection])
     if overlaps.max(initial=0) >= MATCH_IOU:  # the box has another detection: otherwise they would be a pair
         return "double", int(overlaps.argmax())
-    label, background = one.detected_labels[detection], one.true_labels[detection]
-    free = np.where((one.labels == label) & (one.predicted == background), overlaps, 0)
+    label, background = comparison.detected_labels[detection], comparison.true_labels[detection]
+    free = np.where((comparison.labels == label) & (comparison.predicted == background), overlaps, 0)
     if free.max(initial=0) >= LOOSE_IOU:
         return "loose", int(free.argmax())
     return "background", -1
@@ -77,15 +77,16 @@ def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, l
     Missed boxes are sorted by falling size, false detections by falling score, correct detections by rising score.
     """
     cells: dict[Cell, list[Example]] = defaultdict(list)
-    for image, one in enumerate(comparisons):
-        sizes = area(one.boxes).tolist()
-        labels, predicted, true_labels = (x.tolist() for x in (one.labels, one.detected_labels, one.true_labels))
-        for d, (box, score) in enumerate(zip(one.matched.tolist(), one.scores.tolist(), strict=True)):
+    for image, comparison in enumerate(comparisons):
+        sizes = area(comparison.boxes).tolist()
+        labels, predicted = comparison.labels.tolist(), comparison.detected_labels.tolist()
+        true_labels = comparison.true_labels.tolist()
+        for d, (box, score) in enumerate(zip(comparison.matched.tolist(), comparison.scores.tolist(), strict=True)):
             rank = -score if true_labels[d] == predicted[d] else score
             cells[true_labels[d], predicted[d]].append(Example(image, box, d, rank))
-        for box in np.flatnonzero(one.predicted == background).tolist():
+        for box in np.flatnonzero(comparison.predicted == background).tolist():
             cells[labels[box], background].append(Example(image, box, -1, sizes[box]))
-    return {cell: sorted(examples, key=lambda one: -one.rank) for cell, examples in cells.items()}
+    return {cell: sorted(examples, key=lambda example: -example.rank) for cell, examples in cells.items()}
 
 
 def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:

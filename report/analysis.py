@@ -1,4 +1,4 @@
-"""The files of an evaluation: metrics, detections and boxes as JSON, plots, the images with the most errors, and report.html."""
+"""The files of an evaluation: metrics, detections and boxes as JSON, the images with the most errors, and report.html."""
 
 import json
 from collections.abc import Sequence
@@ -44,18 +44,14 @@ def unlabeled_note(names: Sequence[str]) -> str:
 def analyze(
     folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
 ) -> list[str]:
-    """Draws curves, confusion matrix and the `worst` images at a confidence; with `report` also writes report.html.
+    """Draws the `worst` images, those with the most errors at a confidence; with `report` also writes report.html.
 
     Detections of the classes that the settings of `results` name as `unlabeled` do not count. Returns a line about each of
     the worst images.
     """
-    from report import plots  # loads matplotlib
-
     unlabeled = {data.category_ids[data.classes.index(name)] for name in results["settings"].get("unlabeled", ())}
-    counted = [one for one in detections if one["category_id"] not in unlabeled]
+    counted = [entry for entry in detections if entry["category_id"] not in unlabeled]
     analysis = analyze_errors(data.coco(), counted, confidence)
-    plots.draw_precision_recall(analysis.curves, folder / "precision_recall.png")
-    plots.draw_confusion(analysis.matrix, data.classes, folder / "confusion_matrix.png")
     lines = draw_worst(folder, data, analysis.comparisons, worst)
     if report:
         write(folder / "report.html", data, results, analysis)

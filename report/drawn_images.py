@@ -16,16 +16,18 @@ SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet
 SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and min score of a detection
 
 
-def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
+def draw_errors(image: np.ndarray, comparison: ImageComparison, classes: Sequence[str]) -> np.ndarray:
     """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
     texts, colors = [], []
-    for label, missed in zip(one.labels, one.missed, strict=True):
+    for label, missed in zip(comparison.labels, comparison.missed, strict=True):
         texts.append(classes[label] if missed else "")
         colors.append(MISSED if missed else CORRECT)
-    for label, score in zip(one.detected_labels[one.false], one.scores[one.false], strict=True):
+    for label, score in zip(
+        comparison.detected_labels[comparison.false], comparison.scores[comparison.false], strict=True
+    ):
         texts.append(f"{classes[label]} {score:.2f}")
         colors.append(FALSE)
-    return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
+    return draw_labeled(image, np.concatenate([comparison.boxes, comparison.detected[comparison.false]]), texts, colors)
 
 
 def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], count: int) -> list[str]:
@@ -33,11 +35,13 @@ def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageCompa
     ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
     lines: list[str] = []
     for index in ranking[:count]:
-        one = comparisons[index]
-        if one.errors:
+        comparison = comparisons[index]
+        if comparison.errors:
             file = f"worst_{len(lines) + 1:02}.jpg"
-            write_image(folder / file, draw_errors(data.image(index), one, data.classes))
-            lines.append(f"{file}  {one.missed.sum():3} missed  {one.false.sum():3} false  {data.path(index)}")
+            write_image(folder / file, draw_errors(data.image(index), comparison, data.classes))
+            lines.append(
+                f"{file}  {comparison.missed.sum():3} missed  {comparison.false.sum():3} false  {data.path(index)}"
+            )
     return lines
 
 
@@ -67,9 +71,9 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) ->
     chosen = evenly_spaced(len(data.image_ids), count)
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
     of_image: dict[int, list[tuple[float, ...]]] = {int(data.image_ids[index]): [] for index in chosen}
-    for one in detections:  # entries of a COCO results file
-        if one["image_id"] in of_image and one["score"] >= CONFIDENCE:
-            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    for entry in detections:  # entries of a COCO results file
+        if entry["image_id"] in of_image and entry["score"] >= CONFIDENCE:
+            of_image[entry["image_id"]].append((*entry["bbox"], labels[entry["category_id"]], entry["score"]))
     drawn = []
     for index, detected in zip(chosen, of_image.values(), strict=True):
         rows = np.array(detected, np.float64).reshape(-1, 6)

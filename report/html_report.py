@@ -15,10 +15,9 @@ from metrics.coco import Curve
 from metrics.comparison import Analysis, ImageComparison
 from metrics.intervals import COVERAGE, MIN_IMAGES, RESAMPLES, Interval, bootstrap
 from metrics.matches import MATCH_IOU
-from metrics.mistakes import Cell, Example
+from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
-from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
@@ -26,7 +25,7 @@ from utils.value_range import ValueRange
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
 MAX_BOXES = 200  # max boxes, and max detections, stored per image, not counting the examples
-MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # max classes in the table and in the matrix, max confusions
+MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
     "AP": "mean over IoU .50 to .95",
@@ -56,8 +55,8 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
-    labels, confusions = _shown_cells(cells, analysis.matrix)
-    shown = {cell: cells[cell] for cell in cells if cell in confusions or set(cell) <= set(labels)}
+    labels = _shown_classes(analysis.matrix)
+    shown = {cell: cells[cell] for cell in cells if set(cell) <= set(labels)}
     examples, images = mistakes.choose(kinds.values(), shown.values())
     threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
     names = list(metrics["per_class"])
@@ -66,7 +65,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
         "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
-        "names": {one.image: _name(data, one.image) for few in examples for one in few},
+        "names": {example.image: page.printable(data.names[example.image]) for few in examples for example in few},
         "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
         "cells": {
             f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
@@ -84,24 +83,12 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         chart=curve_chart(analysis.curves),
         classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
         other_classes=len(names) - MAX_ROWS,
-        confusions=_confusions(analysis.matrix, confusions, names),
         matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
         kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
-        confidence=f"{analysis.confidence:g}",
-        percent=min(max(round(100 * threshold), 1), 99),
-        jumps=_jumps(threshold, analysis.confidence),
+        **_thresholds(threshold, analysis.confidence),
         **_fixed(),
     )
-    with atomic_write(path) as file:
-        file.write(html.encode("utf-8", errors="replace"))
-
-
-def _confusions(matrix: np.ndarray, cells: list[Cell], names: list[str]) -> list[dict[str, Any]]:
-    """Returns the most frequent confusions, each with the number of its mistakes."""
-    found = []
-    for r, c in cells:
-        found.append({"cell": f"{r},{c}", "count": int(matrix[r, c]), "true": names[r], "predicted": names[c]})
-    return found
+    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
 
 def _fixed() -> dict[str, Any]:
@@ -119,15 +106,12 @@ def _fixed() -> dict[str, Any]:
     }
 
 
-def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[list[int], list[Cell]]:
-    """Returns the classes that the page's matrix shows, those with the most mistakes, and the most frequent confusions."""
+def _shown_classes(matrix: np.ndarray) -> list[int]:
+    """Returns the classes that the page's matrix shows: those with the most mistakes, and the background."""
     mistaken = matrix - np.diag(matrix.diagonal())
     totals = (mistaken.sum(0) + mistaken.sum(1))[:-1]
     busy = np.flatnonzero((matrix.sum(0) + matrix.sum(1))[:-1])
-    labels = sorted(busy[np.argsort(-totals[busy], kind="stable")[:MAX_MATRIX]].tolist())
-    background = len(matrix) - 1
-    between = [cell for cell in cells if cell[0] != cell[1] and background not in cell]
-    return [*labels, background], sorted(between, key=lambda cell: -len(cells[cell]))[:CONFUSIONS]
+    return [*sorted(busy[np.argsort(-totals[busy], kind="stable")[:MAX_MATRIX]].tolist()), len(matrix) - 1]
 
 
 def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
@@ -174,18 +158,18 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
     return cards
 
 
-def _jumps(threshold: float, confidence: float) -> dict[int, str]:
-    """Returns the thresholds with a button, in percent."""
+def _thresholds(threshold: float, confidence: float) -> dict[str, Any]:
+    """Returns the confidence of the mistakes, the initial place of the slider, and the thresholds with a button, in percent."""
     jumps = {round(100 * threshold): "best mean F1", round(100 * confidence): "confusion matrix and mistakes"}
-    return {percent: words for percent, words in jumps.items() if 1 <= percent <= 99}
+    return {
+        "confidence": f"{confidence:g}",
+        "percent": min(max(round(100 * threshold), 1), 99),
+        "jumps": {percent: words for percent, words in jumps.items() if 1 <= percent <= 99},
+    }
 
 
 def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:
-    return {"count": len(everything), "examples": [[one.image, one.box, one.detection] for one in few]}
-
-
-def _name(data: Annotations, index: int) -> str:
-    return page.printable(data.names[index])
+    return {"count": len(everything), "examples": [[example.image, example.box, example.detection] for example in few]}
 
 
 def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
@@ -200,11 +184,14 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
         at = np.append(at, np.searchsorted(-curve.scores, -best, side="right"))
         hits = np.rint(curve.precision * curve.found).astype(int)
         rows.append((curve.boxes, np.append(0, hits)[at], np.append(0, curve.found)[at]))
-    rest = rows[MAX_ROWS:]
-    rows = rows[:MAX_ROWS] + ([tuple(map(sum, zip(*rest, strict=True)))] if rest else [])
-    return [
-        {"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()} for boxes, correct, found in rows
+    contents = [
+        {"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()}
+        for boxes, correct, found in rows[:MAX_ROWS]
     ]
+    if rest := rows[MAX_ROWS:]:
+        boxes, correct, found = (np.sum(column, axis=0) for column in zip(*rest, strict=True))
+        contents.append({"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()})
+    return contents
 
 
 def _images(
@@ -212,21 +199,21 @@ def _images(
 ) -> list[dict[str, Any]]:
     """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
     max_bytes = LIMIT // max(len(images), 1)
-    boxes = {(one.image, one.box) for few in examples for one in few}
-    found = {(one.image, one.detection) for few in examples for one in few}
+    boxes = {(example.image, example.box) for few in examples for example in few}
+    found = {(example.image, example.detection) for few in examples for example in few}
 
     def one_image(index: int) -> dict[str, Any]:
-        one = comparisons[index]
+        comparison = comparisons[index]
         height, width = data.sizes[index].tolist()
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
         labeled, detected = {}, {}
-        for i in range(len(one.boxes)):
+        for i in range(len(comparison.boxes)):
             if i < MAX_BOXES or (index, i) in boxes:
-                labeled[i] = _row(i, one.boxes, one.labels, one.predicted)
-        for i in range(len(one.detected)):
+                labeled[i] = _row(i, comparison.boxes, comparison.labels, comparison.predicted)
+        for i in range(len(comparison.detected)):
             if i < MAX_BOXES or (index, i) in found:
-                row = _row(i, one.detected, one.detected_labels, one.true_labels)
-                detected[i] = [*row, round(float(one.scores[i]), 4)]
+                row = _row(i, comparison.detected, comparison.detected_labels, comparison.true_labels)
+                detected[i] = [*row, round(float(comparison.scores[i]), 4)]
         return {
             "size": [width, height],
             "boxes": labeled,

@@ -44,7 +44,7 @@ def curve_chart(curves: dict[str, Curve]) -> dict[str, Any]:
     labels = {name: label for label, name in enumerate(curves)}
     curves = {name: curve for name, curve in curves.items() if curve.boxes}
     areas = {name: curve.average_precision() for name, curve in curves.items()}
-    ranking = sorted(areas, key=areas.get, reverse=True)
+    ranking = sorted(areas, key=lambda name: -areas[name])
     many = len(ranking) > NAMED
     named = [*ranking[: NAMED // 2], *ranking[-NAMED // 2 :]] if many else ranking
     recalls = np.linspace(0, 1, 101)

@@ -1,19 +1,18 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
     python -m tools.check FOLDER [val=VAL] [split_by=PATTERN] [image_size=416] [classes=FILE] [image_root=DIR] \
-[all_labeled=true] [ignore_regions=crowd] [json=FILE] [page=check.html]
+[all_labeled=true] [ignore_regions=crowd] [page=check.html]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
 splits are checked.
 
-Prints what matters most, and writes the report to `json`. `page` shows it with images: an HTML file that needs nothing
-else. Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
+Prints what matters most. `page` shows the report with images: an HTML file that needs nothing else, and replaces only the
+page of an earlier check. The exit status is 1 if training would refuse the data.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ class Config(Constants):
     image_root: str | None = None  # the folder of the images of a COCO JSON
     all_labeled: bool = False  # as in train.py: what A of A,B has no class for is not in its images
     ignore_regions: str | None = None  # as in train.py: crowd, a class, or both
-    json: str | None = None  # a file for the report
     page: str | None = None  # a file to look at, .html
 
 
@@ -59,7 +57,7 @@ def text_of(report: dict[str, Any]) -> str:
         lines.append(title)
         lines += [f"  {place}" for place in first_of(places, PLACES)]
     if len(found) > FINDINGS:
-        lines.append(f"... and {len(found) - FINDINGS} other findings: page=check.html and json=check.json show all")
+        lines.append(f"... and {len(found) - FINDINGS} other findings: page=check.html shows all")
     return "\n".join(lines)
 
 
@@ -101,21 +99,13 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
     for name in names:
         add(f"{name}: images that cannot be read", report[name]["unreadable"])
     for leak in report["leaks"]:
-        pairs = [_chain(pair, " = ") for pair in leak["equal"]]
-        pairs += [_chain([paths[0] for paths in group.values()], " ~ ") for group in leak["similar"]]
-        found.append((leak["text"], pairs))
-    for frames in report["frames"]:
-        found.append((frames["text"], [_chain(pair, " ~ ") for pair in frames["pairs"]]))
+        found.append((leak["text"], [_chain([paths[0] for paths in group.values()]) for group in leak["groups"]]))
     found += [_first_line(f"warning: {warning}") for warning in report["warnings"]]
     for kind, title in SUSPICIOUS.items():
         for name in names:
             add(f"{name}: {title}", report[name]["suspicious"][kind])
     for name in names:
-        add(f"{name}: images of equal content", [_chain(group, " = ") for group in report[name]["duplicates"]])
-        if not report["versions"]:
-            add(f"{name}: nearly same images", [_chain(group, " ~ ") for group in report[name]["similar"]])
-    if report["versions"]:
-        found.append((report["versions"], []))
+        add(f"{name}: copies of an image, which stay in one split", [_chain(group) for group in report[name]["copies"]])
     notes = dict.fromkeys(note for name in names for note in report[name]["notes"])
     return found + [(note, []) for note in notes]  # which end after ten lines, except the table of sets
 
@@ -126,9 +116,9 @@ def _first_line(text: str) -> tuple[str, list[str]]:
     return first, [line.removeprefix("  ") for line in rest]
 
 
-def _chain(paths: list[str], sign: str) -> str:
+def _chain(paths: list[str]) -> str:
     """Returns the names of the first four files of a group of copies, and the number of the others."""
-    chain = sign.join(map(os.path.basename, paths[:4]))
+    chain = " ~ ".join(map(os.path.basename, paths[:4]))
     if len(paths) > 4:
         chain += f" and {len(paths) - 4} more"
     return chain
@@ -140,31 +130,14 @@ def _short(place: str) -> str:
     return os.path.basename(path) + colon + what
 
 
-def require_output(option: str, path: str, suffix: str) -> None:
-    """Raises ConfigError for an output file that cannot be written, or that exists and was not written by an earlier check."""
-    given, file = f"{option}={path}", Path(path)
-    if file.suffix.lower() != suffix:
-        raise ConfigError(f"{given}: give a name that ends with {suffix}")
+def require_page(path: str) -> None:
+    """Raises ConfigError for a page that cannot be written, or for a file that is not the page of an earlier check."""
+    given, file = f"page={path}", Path(path)
+    if file.suffix.lower() != ".html":
+        raise ConfigError(f"{given}: give a name that ends with .html")
     require_writable(given, file.parent)
-    require_replaceable(given, [file], file.is_file() and is_output(file), "check")
-
-
-def is_output(file: Path) -> bool:
-    """Returns whether a file was written by this check. An empty file counts too."""
-    data = file.read_bytes()
-    if file.suffix.lower() == ".html":
-        return not data or f"<title>{TITLE}</title>".encode() in data[:1000]
-    try:
-        report = json.loads(data or b'{"errors": []}')
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(report, dict) and (set(report) == {"errors"} or {"size", "train", "warnings"} <= set(report))
-
-
-def write(path: str, text: str) -> None:
-    """Writes an output file, and its folder if there is none."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_all({Path(path): text.encode("utf-8", "backslashreplace")})
+    is_ours = file.is_file() and f"<title>{TITLE}</title>".encode() in file.read_bytes()[:1000]
+    require_replaceable(given, [file], is_ours, "check")
 
 
 def main(words: list[str]) -> None:
@@ -175,28 +148,21 @@ def main(words: list[str]) -> None:
         cfg = override(Config(), words, {"data": bool})  # any word: a missing path gets the error of the reader
         if cfg.data is None:
             raise ConfigError("data= is missing: an annotation file or the folder of a data set")
-        if cfg.json:
-            require_output("json", cfg.json, ".json")
-    except (OSError, ValueError) as error:
-        raise SystemExit(error_text(error)) from error
-    try:
         if min(cfg.image_size) < 1:
             height, width = cfg.image_size
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
-            require_output("page", cfg.page, ".html")
+            require_page(cfg.page)
         chosen = ("classes", "image_root", "split_by", "all_labeled", "ignore_regions")
         options = read_options(**{name: getattr(cfg, name) for name in chosen})
         report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
         print(text_of(report))
         if cfg.page:
-            write(cfg.page, html_page(report, parts))
+            Path(cfg.page).parent.mkdir(parents=True, exist_ok=True)
+            write_all({Path(cfg.page): html_page(report, parts).encode("utf-8", "backslashreplace")})
             print(f"\npage: {cfg.page}")
     except (OSError, ValueError) as error:
-        report = {"errors": [error_text(error)]}
-        print(report["errors"][0], file=sys.stderr)
-    if cfg.json:
-        write(cfg.json, json.dumps(report, ensure_ascii=False, indent=1))
+        raise SystemExit(error_text(error)) from error
     sys.exit(1 if report["errors"] else 0)
 
 

@@ -11,7 +11,7 @@ from datasets.box_sizes import HARD
 from datasets.errors import first_ten
 from datasets.store import Annotations, evenly_spaced
 from report import page
-from tools.check_split import EDGES, SUSPICIOUS, Part, one_per_group
+from tools.check_split import EDGES, SUSPICIOUS, Part
 from utils.images import ImageError, read_image
 
 TEMPLATE = Path(__file__).with_name("check.html")
@@ -85,35 +85,34 @@ def _histogram(counts: list[int]) -> list[dict[str, Any]]:
 
 def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
     good = thumbnails.parts[name].good
-    firsts = np.unique(thumbnails.parts[name].groups)  # one of the versions of an image
-    return [thumbnails.of_image(name, good.path(firsts[i])) for i in evenly_spaced(len(firsts), SAMPLES)]
+    return [thumbnails.of_image(name, good.path(index)) for index in evenly_spaced(len(good), SAMPLES)]
 
 
 def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns groups of equal and of nearly same images by kind, first those that are in two splits."""
-    kinds = {}
+    """Returns groups of equal and nearly same images, first those that are in two splits."""
+    kinds: dict[str, list[list[tuple[str, str]]]] = {}
     for leak in report["leaks"]:
-        first, second = leak["splits"]
-        title = f"in {first} and {second}"
-        kinds[f"{title}: equal"] = [[(first, a), (second, b)] for a, b in leak["equal"]]
-        near = [[(name, path) for name in group for path in group[name][:2]] for group in leak["similar"]]
-        kinds[f"{title}: nearly same"] = near
+        title = " and ".join(leak["splits"])
+        kinds[f"in {title}: {leak['kind']}"] = [
+            [(_part_of(name, thumbnails), path) for name in group for path in group[name][:2]]
+            for group in leak["groups"]
+        ]
     for name in thumbnails.parts:
-        for key, words in (("duplicates", "equal"), ("similar", "nearly same")):
-            kinds[f"within {name}: {words}"] = [[(name, path) for path in group] for group in report[name][key]]
+        kinds[f"within {name}"] = [[(name, path) for path in group] for group in report[name]["copies"]]
     found = []
     for title, groups in kinds.items():
-        shown = [
-            {
-                "figures": [thumbnails.of_image(*place, caption=place[0]) for place in group[:4]],
-                "others": len(group) - 4,
-            }
-            for group in groups[:PAIRS]
-        ]
+        shown = []
+        for group in groups[:PAIRS]:
+            figures = [thumbnails.of_image(*place, caption=place[0]) for place in group[:4]]
+            shown.append({"figures": figures, "others": len(group) - 4})
         if groups:
-            is_leak = title.startswith("in ")
-            found.append({"title": title, "count": len(groups), "groups": shown, "is_leak": is_leak})
+            found.append({"title": title, "count": len(groups), "groups": shown, "is_leak": title.startswith("in ")})
     return found
+
+
+def _part_of(name: str, thumbnails: "_Thumbnails") -> str:
+    """Returns the split that has the images: those of val=.2 are training images."""
+    return name if name in thumbnails.parts else "train"
 
 
 def _problems(thumbnails: "_Thumbnails") -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
@@ -127,9 +126,7 @@ def _problems(thumbnails: "_Thumbnails") -> tuple[list[dict[str, Any]], list[dic
 
     for name, part in thumbnails.parts.items():
         for kind, title in SUSPICIOUS.items():
-            rows = part.rows[kind]
-            groups = part.groups[np.searchsorted(part.good.starts, rows, "right") - 1]
-            rows = rows[one_per_group(groups, PLACES)].tolist()
+            rows = part.rows[kind][:PLACES].tolist()
             add(f"{name}: {title}", part.report["suspicious"][kind], (thumbnails.of_box(name, row) for row in rows))
         add(f"{name}: images that cannot be read", part.report["unreadable"], ())
         for note in part.report["notes"]:

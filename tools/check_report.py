@@ -8,7 +8,7 @@ import numpy as np
 
 from datasets.box_sizes import Size
 from datasets.classes import similar_names
-from datasets.errors import DataError, first_ten
+from datasets.errors import DataError
 from datasets.flips import mirrored_classes
 from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
@@ -34,9 +34,8 @@ def check(
     `val` None: the validation split of `data`, if it has one. The test split of `data` is examined too. Raises DataError for
     the problems of train and val together if one cannot be read, or holds no images.
 
-    "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_find_copies`; "frames" the
-    frames of one video there, see `_find_frames`; "errors" what training refuses, "warnings" what may harm it, "versions" a
-    sentence about copies within a split."""
+    "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_find_copies`; "errors" what
+    training refuses, "warnings" what may harm it."""
     options = options or ReadOptions(bad_boxes="drop")
     division = None if val is None else division_of(val)
     require_division(division, options.split_by)
@@ -48,18 +47,21 @@ def check(
         names = " and ".join(map(repr, sided))
         text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
         train.report["notes"].append(text)
-    frames = _check_division(train, str(val), division, options.split_by) if division else []
-    if val is None and "val" in parts:
-        error = shared_error(data, train.paths, parts["val"].paths)
-        parts["val"].report["errors"] += filter(None, [error])
-    test_warnings = _add_test(parts, data, size, options) if _has_test(parts, data) else []
-    outside = _share_range(parts)
+    splits = {name: part.good for name, part in parts.items()}
+    if division and (divided := _check_division(train, str(val), division, options.split_by)):
+        splits = dict(zip(("train", f"val={val}"), divided, strict=True))
+    if val is None and "val" in parts and (error := shared_error(data, train.paths, parts["val"].paths)):
+        parts["val"].report["errors"].append(error)
+    warnings = []
+    if _has_test(parts, data):
+        warnings += _add_test(parts, data, size, options)
+    warnings += _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
-    report["leaks"], report["versions"] = _find_copies(parts)
-    report["frames"] = frames + _find_frames({name: part.good for name, part in parts.items()})
+    report["leaks"] = _find_copies(parts) + _find_frames(splits)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
-    report["warnings"] = [warning for name, part in parts.items() for warning in _warnings(name, part.report)]
-    report["warnings"] += test_warnings + outside
+    report["warnings"] = [
+        warning for name, part in parts.items() for warning in _warnings(name, part.report)
+    ] + warnings
     return report, parts
 
 
@@ -79,16 +81,14 @@ def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: 
         try:
             parts[name] = examine(source, name, size, options)
         except DataError as error:
-            unread += [str(error)]
+            unread.append(str(error))
     if unread:
-        for part in parts.values():
-            unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
-        raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
+        raise DataError("\n".join(unread))
     return parts
 
 
 def _has_val(train: Annotations, source: str) -> bool:
-    """Returns whether a training without val= validates on another split of the source of its training data."""
+    """Returns whether a run without val= validates on another split of the source of its training data."""
     return bool(train.other_splits) and may_have_splits(source)
 
 
@@ -99,7 +99,7 @@ def _has_test(parts: dict[str, Part], source: str) -> bool:
 
 
 def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOptions) -> list[str]:
-    """Adds the test split to the parts. Returns its errors, which are warnings: a training does not read it."""
+    """Adds the test split to the parts. Returns its errors, which are warnings: a run does not read it."""
     try:
         part = examine(source, "test", size, replace(options, classes=parts["train"].good.classes))
     except DataError as error:
@@ -109,16 +109,17 @@ def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOpti
     return [f"test: {error}" for error in errors]
 
 
-def _check_division(train: Part, val: str, division: Division, split_by: str | None) -> list[dict[str, Any]]:
-    """Notes that a training divides its images, or why it cannot; returns the frames of one video in the two parts."""
+def _check_division(
+    train: Part, val: str, division: Division, split_by: str | None
+) -> tuple[Annotations, Annotations] | None:
+    """Notes that training divides its images, and returns the two parts; or reports why it cannot."""
     text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
     train.report["notes"].append(text)
     try:
-        parts = divide(train.good, division, 0, split_by)
+        return divide(train.good, division, 0, split_by)
     except DataError as error:
         train.report["errors"].append(str(error))
-        return []
-    return _find_frames({"train": parts[0], f"val={val}": parts[1]})
+        return None
 
 
 def _share_range(parts: dict[str, Part]) -> list[str]:
@@ -132,73 +133,42 @@ def _share_range(parts: dict[str, Part]) -> list[str]:
     return outside
 
 
-def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
-    """Adds groups of equal ("duplicates") and of nearly same images ("similar") to the reports of the splits.
+def _find_copies(parts: dict[str, Part]) -> list[dict[str, Any]]:
+    """Adds the groups of equal and nearly same images within a split to its report as "copies", and returns the leaks.
 
-    Returns (the leaks, a sentence if the copies within the splits are harmless). A leak is two splits with copies of the same
-    images: "text", pairs of "equal" images, and groups of "similar" ones by split. Of equal images, a group names the first."""
-    paths = [path for part in parts.values() for path in part.paths]
-    owner = np.repeat(list(parts), [len(part.paths) for part in parts.values()])
+    A leak is two splits with copies of the same images: "kind", "splits", "text", and "groups", whose paths are by split."""
+    paths = [(name, path) for name, part in parts.items() for path in part.paths]
     digests = np.concatenate([part.scanned.digests for part in parts.values()])
     hashes = np.concatenate([part.scanned.hashes for part in parts.values()])
-    equal = similar_groups(digests, np.zeros_like(hashes))
-    similar = similar_groups(digests, hashes)
-
-    def groups_in(name: str, groups: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-        rows = rows[owner[rows] == name]
-        rows = rows[np.argsort(groups[rows], kind="stable")]
-        return np.split(rows, np.flatnonzero(np.diff(groups[rows])) + 1)
-
-    everything = np.arange(len(paths))
-    firsts = {name: np.unique(equal[owner == name], return_index=True)[1] + np.argmax(owner == name) for name in parts}
+    groups: dict[int, dict[str, list[str]]] = {}
+    for (name, path), group in zip(paths, similar_groups(digests, hashes).tolist(), strict=True):
+        groups.setdefault(group, {}).setdefault(name, []).append(path)
     for name, part in parts.items():
-        for key, groups, rows in (("duplicates", equal, everything), ("similar", similar, np.sort(firsts[name]))):
-            found = [group for group in groups_in(name, groups, rows) if len(group) > 1]
-            part.report[key] = [[paths[i] for i in group] for group in found]
-    sides = {name: {similar[group[0]]: group for group in groups_in(name, similar, firsts[name])} for name in parts}
+        within = [group[name] for group in groups.values() if name in group]
+        part.report["copies"] = [found for found in within if len(found) > 1]
     leaks = []
     for first, second in combinations(parts, 2):
-        leak: dict[str, Any] = {"splits": [first, second], "text": "", "equal": [], "similar": []}
-        common = sorted(sides[first].keys() & sides[second].keys())
-        for one, other in ((sides[first][key], sides[second][key]) for key in common):
-            both = {equal[i]: i for i in other}
-            leak["equal"] += [[paths[i], paths[both[equal[i]]]] for i in one if equal[i] in both]
-            if len({*equal[one], *equal[other]}) > 1:
-                leak["similar"].append({first: [paths[i] for i in one], second: [paths[i] for i in other]})
-        if common:
-            count = int(np.isin(similar[owner == second], common).sum())
-            total = len(parts[second].paths)
-            leak["text"] = "; ".join(copies_text(first, second, count, total, f"the mAP of {second}"))
-            leaks.append(leak)
-    return leaks, _versions_text(parts, leaks)
+        both = [group for group in groups.values() if first in group and second in group]
+        if both:
+            count, total = sum(len(group[second]) for group in both), len(parts[second].paths)
+            text = "; ".join(copies_text(first, second, count, total, f"the mAP of {second}"))
+            shared = [{name: group[name] for name in (first, second)} for group in both]
+            leaks.append({"kind": "copies", "splits": [first, second], "text": text, "groups": shared})
+    return leaks
 
 
 def _find_frames(splits: dict[str, Annotations]) -> list[dict[str, Any]]:
-    """Returns a row for each two splits with frames of one video: "splits", "text", and "pairs" of paths."""
-    found = []
+    """Returns the leaks between splits that have frames of one video, as `_find_copies` does."""
+    leaks = []
     for first, second in combinations(splits, 2):
         one, other = splits[first], splits[second]
         indices, frames = frames_in_both(one, other)
         if len(indices):
-            texts = copies_text(
-                first, second, len(indices), len(other), f"the mAP of {second}", "probable frames of the videos"
-            )
-            text = "; ".join((*texts, "split_by= with val=.2 keeps a video in one split"))
-            pairs = [[one.path(i), other.path(j)] for i, j in zip(frames, indices, strict=True)]
-            found.append({"splits": [first, second], "text": text, "pairs": pairs})
-    return found
-
-
-def _versions_text(parts: dict[str, Part], leaks: list[dict[str, Any]]) -> str:
-    """Returns a sentence about nearly same images within the splits, "" if there are none or if some are in two splits."""
-    names = [name for name, part in parts.items() if part.report["similar"]]
-    if not names or leaks:
-        return ""
-    count = sum(len(parts[name].report["similar"]) for name in names)
-    why = "none of them is in two splits"
-    if len(parts) == 1:
-        why = "val=.2 and tools.convert keep them in one split"
-    return f"versions of one image within {' and '.join(names)} are harmless ({amount(count, 'group')}): {why}"
+            text = f"{second}: probable frames of the videos of {first}: {len(indices)} of {amount(len(other), 'image')}, so the "
+            text += f"mAP of {second} is too high; split_by= with val=.2 keeps a video in one split"
+            groups = [{first: [one.path(i)], second: [other.path(j)]} for i, j in zip(frames, indices, strict=True)]
+            leaks.append({"kind": "frames of one video", "splits": [first, second], "text": text, "groups": groups})
+    return leaks
 
 
 def _warnings(split: str, part: dict[str, Any]) -> list[str]:

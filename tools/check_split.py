@@ -10,7 +10,6 @@ from datasets.errors import DataError
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, scan
-from datasets.similar import similar_groups
 from datasets.store import Annotations
 from utils.boxes import area
 
@@ -35,7 +34,6 @@ class Part(NamedTuple):
     good: Annotations  # what training would use
     paths: list[str]  # of all images, also those that cannot be read
     scanned: Scan  # of `paths`
-    groups: np.ndarray  # int64 [images of `good`]: the first of the images that are versions of one image
     rows: dict[str, np.ndarray]  # kind of SUSPICIOUS -> boxes of `good`
 
 
@@ -51,7 +49,6 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
         good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
-    groups = similar_groups(good.digests, good.hashes)
     boxes, rows = _boxes(good, size)
     if part != "train":
         boxes["advice"] = ""  # one image size is chosen, by the training images
@@ -68,7 +65,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         "notes": notes,  # what was left out, and what is unusual
         "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
     }
-    return Part(report, good, paths, scanned, groups, rows)
+    return Part(report, good, paths, scanned, rows)
 
 
 def _annotated_images(data: Annotations) -> dict[str, dict[str, int]]:
@@ -115,11 +112,6 @@ def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[s
         "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
     }
     return report, found
-
-
-def one_per_group(groups: np.ndarray, count: int) -> np.ndarray:
-    """Returns the first positions of at most `count` groups in an array of group numbers, in their order."""
-    return np.sort(np.unique(groups, return_index=True)[1])[:count]
 
 
 def _median(values: np.ndarray) -> float:

@@ -9,43 +9,87 @@ and the spread of runs that differ only in their seed or fold. Folders without a
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
+import csv
 import glob
-import shutil
+import json
+import re
 import statistics
 import sys
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from datasets.sources import division_of
 from engine.run_folder import run_of
-from tools.compared_runs import PLACES, REPEATED, Run, RunError, read_run
+from utils import checkpoint
 from utils.config import show
 from utils.script import run_script
-from utils.text import aligned, display_width, in_points, printable
+from utils.text import aligned, amount, first_line, in_points, printable
 
-WIDEST = 500  # characters of a line of the table where there is no terminal, as in a file
-MAX_WIDTH = 40  # characters of a value
+NAMES = ("name", "output", "resume")  # constants that are not compared: the table names the folder
+REPEATED = ("seed", "val")  # constants in which repetitions of a run differ
 
 
-def main(words: Sequence[str]) -> None:
-    """Compares the runs of the arguments `words`; exits with status 1 if there is none."""
-    if not words or words[0] in ("-h", "--help", "help"):
-        raise SystemExit(__doc__)
-    runs, refused = [], []
-    for folder in folders_of(words):
-        try:
-            runs.append(read_run(folder))
-        except RunError as error:
-            refused.append(f"  {folder}: {error}")
-    runs.sort(key=lambda run: -run.best.get("AP", -1))
-    lines = []
-    if runs:
-        lines += [*fitting(table(runs), shutil.get_terminal_size((WIDEST, 24)).columns), *notes(runs), *repeats(runs)]
-    if refused:
-        lines += ["", "not compared:", *refused]
-    print("\n".join(printable(line.rstrip()) for line in lines))
-    if not runs:
-        raise SystemExit(1)
+class Run(NamedTuple):
+    """The contents of a run folder that are compared."""
+
+    folder: Path
+    constants: dict[str, Any]  # as they were chosen, but val as it was typed
+    typed: dict[str, Any]
+    rows: list[dict[str, float]]  # of log.csv, with the values that were measured
+    classes: str
+
+    @property
+    def evaluated(self) -> list[dict[str, float]]:
+        """The rows with an mAP; none if the validation data have no boxes."""
+        return [row for row in self.rows if row.get("AP", -1) >= 0]
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The first row with the highest mAP; {} if no row has one."""
+        return max(self.evaluated, key=lambda row: row["AP"], default={})
+
+    @property
+    def minutes(self) -> float:
+        """The minutes of training without evaluations."""
+        return sum(row.get("seconds", 0) for row in self.rows) / 60
+
+    @property
+    def images(self) -> int:
+        """The number of training images that the network processed."""
+        return round(sum(row.get("seconds", 0) * row.get("images_per_second", 0) for row in self.rows))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The validation data and the classes: only the mAPs of runs with equal ones can be compared."""
+        val = str(self.typed.get("val"))
+        texts = [f"val {val}", self.classes]
+        if division_of(val):
+            texts.append(f"train {self.typed.get('train')}")
+        if self.constants.get("all_labeled"):  # otherwise detections of classes that are not annotated do not count
+            texts.append("all_labeled=true")
+        return tuple(texts)
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder. Raises ValueError, OSError or LookupError if it holds no finished epoch, or a damaged file."""
+    if not (folder / "config.json").exists():
+        raise ValueError("there is no such run; a run folder of train.py has a config.json")
+    if not (folder / "log.csv").exists():
+        raise ValueError("no log.csv: the run has not begun to train")
+    constants = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    typed = constants
+    if (folder / "last.pt").exists():
+        typed = constants | checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
+    with open(folder / "log.csv", encoding="utf-8", newline="") as file:
+        rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    if not rows:
+        raise ValueError("no epoch in log.csv: the first one has not ended")
+    classes = "classes unknown: no best.pt"
+    if (folder / "best.pt").exists():
+        names = checkpoint.read(folder / "best.pt", on_disk=True)["classes"]
+        classes = f"{amount(len(names), 'class')}: {', '.join(names)}"
+    return Run(folder, constants | {"val": typed.get("val")}, typed, rows, classes)
 
 
 def folders_of(words: Sequence[str]) -> list[Path]:
@@ -53,8 +97,7 @@ def folders_of(words: Sequence[str]) -> list[Path]:
     folders = []
     for word in words:
         for path in sorted(glob.glob(word)) or [word]:  # cmd.exe does not expand patterns
-            is_run = (Path(path) / "config.json").exists()
-            folders.append(Path(path) if is_run else run_of("runs", path) or Path(path))
+            folders.append(run_of("runs", path, "config.json") or Path(path))
     return list(dict.fromkeys(folders))
 
 
@@ -67,32 +110,22 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
         if run.best:
             best, epoch = in_points(run.best["AP"]), f"{run.best['epoch']:.0f}"
             last = in_points(run.evaluated[-1]["AP"])
-        epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}"
+        epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.constants.get('epochs'))}"
         rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{run.minutes:.1f}", f"{run.images:,}"])
-    names = dict.fromkeys(name for run in runs for name in run.config if name not in (*PLACES, "train"))
-    columns = {"data": [data_marks(runs)[run.data] for run in runs], "training data": [run.training for run in runs]}
-    columns |= {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
+    names = dict.fromkeys(name for run in runs for name in run.constants if name not in NAMES)
+    columns = {"data": [letters(runs)[run.data] for run in runs]}
+    columns |= {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
     for name, texts in columns.items():
         if len(set(texts)) > 1:
             head.append(name)
             for row, text in zip(rows, texts, strict=True):
-                row.append(text if len(text) <= MAX_WIDTH else f"...{text[3 - MAX_WIDTH :]}")
+                row.append(text)
     return [head, *rows]
 
 
-def data_marks(runs: Sequence[Run]) -> dict[tuple[str, str], str]:
+def letters(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
     """Returns a letter for each validation data with their classes, in the order of the runs."""
     return {data: chr(ord("A") + index) for index, data in enumerate(dict.fromkeys(run.data for run in runs))}
-
-
-def fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Returns the first columns of a table that fit into `width` characters as lines, and the names of the others."""
-    ends = accumulate(max(map(display_width, column)) + 2 for column in zip(*rows, strict=True))
-    count = max(sum(end - 2 <= width for end in ends), 3)
-    lines = aligned([row[:count] for row in rows], ("run", "data", "training data"))
-    if others := rows[0][count:]:
-        lines.append(f"columns that do not fit here (write to a file to see them): {', '.join(others)}")
-    return lines
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
@@ -100,28 +133,51 @@ def notes(runs: Sequence[Run]) -> list[str]:
     lines = [
         "mAP50-95 in percent on the validation data; minutes of training without evaluations; training images processed"
     ]
-    marks = data_marks(runs)
-    if len(marks) > 1:
+    if len(letters(runs)) > 1:
         lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
-        lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
+        lines += [f"data {letter}: {'; '.join(data)}" for data, letter in letters(runs).items()]
     return lines
 
 
 def repeats(runs: Sequence[Run]) -> list[str]:
     """Returns the mean and the spread of the best mAP of runs that repeat one with other seeds or folds."""
-    groups: dict[str, list[tuple[str, Run]]] = {}
+    groups: dict[tuple, list[tuple[str, Run]]] = {}
     for number, run in enumerate(runs, 1):
         if run.best:
-            groups.setdefault(run.repeated, []).append((str(number), run))
+            others = [f"{name}={run.typed[name]}" for name in sorted(run.typed) if name not in (*NAMES, *REPEATED)]
+            val = re.sub(r"^\d+/", "", str(run.typed.get("val")))  # 1/5 and 2/5 are folds of one division
+            groups.setdefault((*others, val, run.classes), []).append((str(number), run))
     lines = []
     for group in groups.values():
-        differ = [name for name in REPEATED if len({show(run.written.get(name)) for _, run in group}) > 1]
+        differ = [name for name in REPEATED if len({show(run.typed.get(name)) for _, run in group}) > 1]
         if differ:
             maps = [run.best["AP"] for _, run in group]
             spread = f"mean {in_points(statistics.mean(maps))}, standard deviation {in_points(statistics.stdev(maps))}"
             numbers = ", ".join(number for number, _ in group)
             lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
     return lines
+
+
+def main(words: Sequence[str]) -> None:
+    """Compares the runs of the arguments `words`; exits with status 1 if there is none."""
+    if not words or words[0].startswith("-"):
+        print(__doc__)
+        raise SystemExit(0 if words else 1)
+    runs, refused = [], []
+    for folder in folders_of(words):
+        try:
+            runs.append(read_run(folder))
+        except (ValueError, OSError, LookupError, TypeError) as error:
+            refused.append(f"  {folder}: {first_line(error)}")
+    runs.sort(key=lambda run: -run.best.get("AP", -1))
+    lines = []
+    if runs:
+        lines += [*aligned(table(runs), ("run", "data")), *notes(runs), *repeats(runs)]
+    if refused:
+        lines += ["", "not compared:", *refused]
+    print("\n".join(printable(line.rstrip()) for line in lines))
+    if not runs:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

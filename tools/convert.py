@@ -1,7 +1,7 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
     python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [split_by=PATTERN] [source_split=train] [classes=FILE] \
-[merge=truck:car] [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
+[merge=truck:car] [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. TARGET.txt (or target=TARGET.txt) is
 an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
@@ -13,9 +13,9 @@ from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
 import os
+import shutil
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ from datasets.formats.file import CLASS_FILES
 from datasets.formats.options import read_options
 from datasets.formats.read import SPLITS, read
 from datasets.store import Annotations
-from tools.tiles import Cutter, cutter_of
+from deploy.tiles import Tiles
+from tools.tiles import cut_tiles
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
 from utils.outputs import write_all
 from utils.script import run_script
@@ -47,10 +48,8 @@ class Config(Constants):
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
-    tile: int | None = None  # the side in pixels of tiles to cut the images into, for a training on small objects
+    tile: int | None = None  # the side in pixels of tiles to cut the images into, to train on small objects
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
-    visible: float | None = None  # boxes of which a tile shows less than this fraction are left out of it; none: 0.3
-    background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
 
 
 def _divide(
@@ -72,36 +71,50 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    cutter = _checked(goal, cfg)
+    tiles = _checked(goal, cfg)
     to_json = goal.suffix.lower() == ".json"
-    data, report = _read(source, cfg, with_sizes=to_json or cutter is not None)
+    data, report = _read(source, cfg, with_sizes=to_json or tiles is not None)
     outputs = _divide(data, goal, cfg.split, cfg)
-    existing = next((path for path in outputs if path.exists()), None)
-    if existing:
+    if existing := next((path for path in outputs if path.exists()), None):
         raise DataError(f"{existing} exists: give another name, or delete it")
-    texts, write = {}, split.json_of
-    if not to_json:
-        texts, write = _class_names(source, goal, data.classes), split.text_of
-        report += _lost(data) + _also_named(source, texts)
-    if data.is_partly_annotated and (cutter or not to_json):
+    texts = {} if to_json else _class_names(source, goal, data.classes)
+    if data.is_partly_annotated and (tiles or not to_json):
         text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
         report.append(f"{source}: {text}: write COCO JSON without tiles")
-    place = partial(split.relative, folder=goal.parent)
-    with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
-        if not to_json:
-            for chosen in outputs.values():
-                split.require_box(chosen, goal.parent)
-        texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
+    folder = goal.with_name(f"{goal.stem}_tiles")
+    if tiles and folder.exists():
+        raise DataError(f"{folder} exists: give another name, or delete it")
+    try:
+        if tiles:
+            outputs, lines = cut_tiles(outputs, folder, tiles, cfg.seed)
+            report += lines
+        texts |= _texts(outputs, goal)
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
+    except BaseException:
+        if tiles:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     for path, chosen in outputs.items():
-        lines.append(f"{path}: {amount(len(chosen), 'image')}, {amount(len(chosen.boxes), 'box')}")
-    return report + lines
+        report.append(f"{path}: {amount(len(chosen), 'image')}, {amount(len(chosen.boxes), 'box')}")
+    return report
 
 
-def _checked(goal: Path, cfg: Config) -> Cutter | None:
-    """Checks all that needs no data. Returns the Cutter of tile=, or None without it. Raises ValueError."""
-    choices = {"source_split": (None, *SPLITS), "bad_boxes": ("drop", "error")}
+def _texts(outputs: dict[Path, Annotations], goal: Path) -> dict[Path, str]:
+    """Returns the text of each file. Raises DataError for an annotation file that would be read as something else."""
+    place = partial(split.relative, folder=goal.parent)
+    if goal.suffix.lower() == ".json":
+        return {path: split.json_of(data, place) for path, data in outputs.items()}
+    for data in outputs.values():
+        split.require_box(data, goal.parent)
+    return {path: split.text_of(data, place) for path, data in outputs.items()}
+
+
+def _checked(goal: Path, cfg: Config) -> Tiles | None:
+    """Checks all that needs no data. Returns the layout of tile=, or None without it. Raises ValueError."""
+    choices: dict[str, Sequence[str]] = {"bad_boxes": ("drop", "error")}
+    if cfg.source_split:
+        choices["source_split"] = tuple(SPLITS)
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{goal}: the name must end with .txt (annotation file) or .json (COCO JSON)")
@@ -110,10 +123,11 @@ def _checked(goal: Path, cfg: Config) -> Cutter | None:
     if cfg.split_by and not cfg.split:
         raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
     require_writable(str(goal), goal.parent)
-    options = {name: getattr(cfg, name) for name in ("tile", "overlap", "visible", "background")}
-    if all(value is None for value in options.values()):
+    if cfg.tile is None:
+        if cfg.overlap is not None:
+            raise DataError(f"overlap={cfg.overlap} is for tiles: give their side too, as in tile=640")
         return None
-    return cutter_of(**options, seed=cfg.seed)
+    return Tiles(cfg.tile, cfg.overlap)
 
 
 def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list[str]]:
@@ -133,16 +147,6 @@ def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list
     return data, notes
 
 
-def _lost(data: Annotations) -> list[str]:
-    """Returns a note about areas of objects, which an annotation file cannot hold, if there are any."""
-    count = int(data.own_areas().sum())
-    if not count:
-        return []
-    text = "boxes whose object has an area of its own, which an annotation file cannot hold"
-    effect = "AP_small, AP_medium and AP_large are then measured with the areas of the boxes"
-    return [f"{data.source}: {text}: {count}; {effect}: a target that ends with .json keeps the areas"]
-
-
 def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path, str]:
     """Returns {classes.txt: its text}, or nothing if the file next to `goal` has these names. Raises DataError."""
     if not classes:
@@ -155,27 +159,11 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
     return {}
 
 
-def _also_named(source: str, texts: Mapping[Path, str]) -> list[str]:
-    """Returns a note if the new class list `texts` is in a folder with other folders, to whose label files it applies, too."""
-    own = Path(source).resolve()
-    for names in texts:
-        there = names.parent.iterdir() if names.parent.is_dir() else []
-        folders = sorted(path for path in there if path.is_dir() and not path.name.startswith("."))
-        if other := next((path for path in folders if path.resolve() not in (own, *own.parents)), None):
-            fix = "write into a new folder if label files there have other classes"
-            return [f"{names}: names the classes of all label files below its folder, such as those in {other}: {fix}"]
-    return []
-
-
 def main(words: list[str]) -> None:
     """Converts with the arguments `words`: FOLDER TARGET.txt name=value ..."""
     if not words:
         raise SystemExit(__doc__)
     try:
-        if named := next((word for word in words if word in [f"split={name}" for name in SPLITS]), None):
-            raise ConfigError(
-                f"{named}: split= takes fractions, as in split=.9,.1; to read one split, write source_{named}"
-            )
         words = with_names(words)
         options = asdict(override(Config(), words))
         source, target = options.pop("data"), options.pop("target")
@@ -187,18 +175,13 @@ def main(words: list[str]) -> None:
 
 
 def with_names(words: list[str]) -> list[str]:
-    """Returns the words after naming the first two paths, data= and target=; a path may contain "="."""
-    free = [name for name in ("data", "target") if not any(word.startswith(f"{name}=") for word in words)]
-    known = {field.name for field in fields(Config)}
-    found = []
-    for word in words:
-        is_path = not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
-        if is_path and free:
-            word = f"{free.pop(0)}={word}"
-        elif is_path and not known.intersection(words):  # a constant without "=" has its own message
-            raise ConfigError(f"{word}: data= and target= are given already: leave it out, or write its name before it")
-        found.append(word)
-    return found
+    """Returns the words after naming the first two, data= and target=, if they are paths."""
+    constants = {field.name for field in fields(Config)}
+    named = list(words)
+    for place, name in enumerate(("data", "target")):
+        if place < len(words) and words[place].partition("=")[0] not in constants and not words[place].startswith("-"):
+            named[place] = f"{name}={words[place]}"
+    return named
 
 
 if __name__ == "__main__":

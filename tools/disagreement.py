@@ -98,8 +98,10 @@ def rank(truth: Sequence[Labeled], detections: Sequence[Detected], num_classes: 
         alone = free[image][~covered(pair, usually)[free[image]]]
         found = loose[image] + missing_boxes(pair, alone, probabilities[image])
         found += wrong_classes(pair, usual) + doubled_boxes(pair)
-        suspects += [one._replace(image=image) for one in found if one.row < 0 or not pair.crowd[one.row]]
-    return sorted(suspects, key=lambda one: -one.score)
+        suspects += [
+            suspect._replace(image=image) for suspect in found if suspect.row < 0 or not pair.crowd[suspect.row]
+        ]
+    return sorted(suspects, key=lambda suspect: -suspect.score)
 
 
 def compare(truth: Labeled, detections: Detected) -> Pair:
@@ -111,8 +113,8 @@ def compare(truth: Labeled, detections: Detected) -> Pair:
 def found_fraction(truth: Sequence[Labeled], detections: Sequence[Detected]) -> float:
     """Returns the fraction of the labels, without crowd regions, that a detection of their class explains."""
     pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
-    found = [(pair.same & (pair.iou >= MATCH)).any(1)[~pair.crowd] for pair in pairs]
-    return sum(one.sum() for one in found) / max(sum(map(len, found)), 1)
+    found = [np.any(pair.same & (pair.iou >= MATCH), axis=1)[~pair.crowd] for pair in pairs]
+    return sum(matched.sum() for matched in found) / max(sum(map(len, found)), 1)
 
 
 def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +137,7 @@ def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.nd
 
 def explained(pair: Pair) -> np.ndarray:
     """Returns which detections match a label of the same class, bool [m]."""
-    return (pair.same & (pair.iou >= MATCH)).any(0)
+    return np.any(pair.same & (pair.iou >= MATCH), axis=0)
 
 
 def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
@@ -145,7 +147,7 @@ def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
     regions = pair.boxes[pair.crowd][:, None]
     in_crowd = ((regions[..., :2] <= centers) & (centers <= regions[..., 2:])).all(-1).any(0)
     free = (pair.iou.max(0, initial=0) < MATCH) & ~in_crowd
-    taken, found = [one.proposal.box for one in loose if one.proposal], []
+    taken, found = [suspect.proposal.box for suspect in loose if suspect.proposal], []
     for d in np.argsort(-pair.scores, kind="stable"):
         box = pair.detected[d]
         if free[d] and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):

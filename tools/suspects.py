@@ -8,16 +8,12 @@ The images are divided into two halves. A short training on each half gives a mo
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
 look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
 labelstudio.json has the images with suspects, their labels and the proposals, to correct in Label Studio.
-
-    python -m tools.suspects apply=FOLDER accept=1-11,14
-
-FOLDER is such an output folder. This writes corrected.txt there: all labels, with the proposals of these numbers.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
-import shlex
+import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,18 +31,15 @@ from datasets.formats.options import read_options
 from datasets.formats.read import SPLITS, read
 from datasets.groups import version_groups
 from datasets.scan import scan
-from datasets.similar import similar_groups
 from datasets.split import json_of, relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.load import OFFICIAL, file_of, is_checkpoint
-from engine.run_folder import create
+from engine.run_folder import create, runs
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_labels import write_label_files
-from tools.suspects_page import TITLES, write_page
-from tools.suspects_table import apply, write_csv
-from tools.trainings import run_trainings
+from tools.suspects_page import TITLES, write_csv, write_page
 from utils.boxes import pairwise_iou
 from utils.checkpoint import refuse_missing
 from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
@@ -72,6 +65,7 @@ RECIPE = {
 }
 FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly
 BATCH = 16  # images that are read at once
+TRAIN = Path(__file__).parents[1] / "train.py"
 # Min fraction of the labels that the models should find. On 115 images of chess boards, with 5 % of the classes replaced, a
 # model that found .70 of the labels had .17 of the first 20 wrong classes right, and .65 with .81 of the labels.
 MIN_FOUND = 0.75
@@ -91,8 +85,6 @@ class Config(Constants):
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     seed: int = 0  # of the division into halves
-    apply: str | None = None  # the output folder of an earlier call, whose proposals accept= are applied to the labels
-    accept: str | None = None  # numbers of these proposals, as the page shows them: 1-11,14
 
 
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
@@ -108,26 +100,23 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     suffix = "json" if data.is_partly_annotated else "txt"
     files = [f"half{number}.{suffix}" for number in range(2)]
     write_annotations(folder, {name: data.select(half) for name, half in zip(files, halves, strict=True)})
-    freeze_epochs = 0
-    if cfg.weights:
-        freeze_epochs = cfg.epochs // FREEZE
+    detected: dict[int, Detected] = {}
+    for number, half in enumerate(halves):
+        run = train(cfg, folder, f"without_half{number}", files[1 - number], files[number])
+        detected.update(zip(half.tolist(), detect(run / "best.pt", data.select(half)), strict=True))
+    return [detected[index] for index in range(len(data))]
+
+
+def train(cfg: Config, folder: Path, name: str, train_file: str, val_file: str) -> Path:
+    """Runs train.py on one half of the images, and returns the run folder. Raises ChildProcessError if it fails."""
+    freeze_epochs = cfg.epochs // FREEZE if cfg.weights else 0
     constants = RECIPE | {"model": cfg.model or "yolox_nano", "weights": cfg.weights, "image_size": cfg.image_size}
-    constants |= {"freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs, "report": False}
-    trainings = {}
-    for number in range(2):
-        sources = {"train": folder / files[1 - number], "val": folder / files[number]}
-        words = [f"{constant}={show(value)}" for constant, value in (sources | constants).items()]
-        trainings[f"without_half{number}"] = words
-    sizes = " and ".join(str(len(half)) for half in halves)
-    print(
-        f"two trainings of {cfg.model or 'yolox_nano'} on {sizes} images, {amount(cfg.epochs, 'epoch')} each",
-        flush=True,
-    )
-    detected: list = [None] * len(data)
-    for half, run in zip(halves, run_trainings(folder, trainings, cfg.epochs), strict=True):
-        for index, result in zip(half.tolist(), detect(run / "best.pt", data.select(half)), strict=True):
-            detected[index] = result
-    return detected
+    constants |= {"epochs": cfg.epochs, "freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs, "report": False}
+    constants |= {"train": folder / train_file, "val": folder / val_file, "output": folder, "name": name}
+    words = [f"{constant}={show(value)}" for constant, value in constants.items()]
+    if subprocess.run([sys.executable, str(TRAIN), *words], check=False).returncode:
+        raise ChildProcessError(f"the training {name} failed; its error is above")
+    return runs(folder, name)[-1]
 
 
 def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) -> list[Detected]:
@@ -143,7 +132,7 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
         if detector.config.get("flip"):  # the training flipped images, too: the mean of both scores is better
             flipped = detector([cv2.flip(image, 1) for image in images])
             triples = zip(results, flipped, images, strict=True)
-            results = [replace(one, scores=mean_scores(one, other, image)) for one, other, image in triples]
+            results = [replace(seen, scores=mean_scores(seen, other, image)) for seen, other, image in triples]
         for result in results:
             known = result[label_of[result.labels] >= 0]
             detected.append((known.boxes, known.scores, label_of[known.labels]))
@@ -175,14 +164,6 @@ def only_annotated(detected: list[Detected], data: Annotations) -> list[Detected
     return [tuple(part[annotated[found[2]]] for part in found) for found, annotated in pairs]
 
 
-def weak_text(fraction: float, checkpoint: str | None) -> str:
-    """Returns the warning for models that find only this fraction of the labels, with the fix."""
-    who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
-    if checkpoint:
-        who, fix = f"checkpoint={checkpoint} is", "train it for more epochs, or leave out checkpoint="
-    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {MIN_FOUND:.0%} needed: {fix}"
-
-
 def initial_weights(weights: str | None) -> str | None:
     """Returns `weights` as both trainings can find them: the name of a run becomes its best.pt. Raises CheckpointError."""
     if weights is None or weights in OFFICIAL or "://" in weights:
@@ -199,40 +180,8 @@ def require_empty(folder: Path) -> None:
         raise ConfigError(f"output={folder}: the folder exists and is not empty: name a new folder")
 
 
-def fold(suspects: list[Suspect], similar: np.ndarray, sizes: np.ndarray) -> list[list[Suspect]]:
-    """Groups suspects of one kind, best first: the same one in other images of a group of near-duplicates joins it.
-
-    `similar` [N]: the group of each image; `sizes` [N, 2]: its height and width."""
-    groups: list[list[Suspect]] = []
-    of_images: dict[int, list[list[Suspect]]] = {}
-    for one in suspects:
-        earlier = of_images.setdefault(int(similar[one.image]), [])
-        same = [group for group in earlier if is_copy(one, group, sizes)]
-        if same:
-            same[0].append(one)
-        else:
-            earlier.append([one])
-            groups.append(earlier[-1])
-    return groups
-
-
-def is_copy(one: Suspect, group: list[Suspect], sizes: np.ndarray) -> bool:
-    """Returns whether a suspect has the classes and the place of a group of suspects of other images."""
-    if one.image in [other.image for other in group]:
-        return False
-    places, classes = [], []
-    for suspect in (one, group[0]):
-        height, width = sizes[suspect.image]
-        box = np.asarray(suspect.boxes()[0].box, np.float64)
-        places.append(box[None] / [width, height, width, height])
-        classes.append([part and part.label for part in (suspect.label, suspect.proposal)])
-    return classes[0] == classes[1] and pairwise_iou(*places)[0, 0] >= MATCH
-
-
 def checked(cfg: Config) -> Config:
     """Returns the options after checking all that needs no data; the initial weights become a path."""
-    if (cfg.apply is None) != (cfg.accept is None):
-        raise ConfigError("apply= and accept= belong together: apply=FOLDER accept=1-11,14")
     require(cfg, {"epochs": 1, "top": 1, "seed": 0}, {"seed": MAX_SEED}, {"split": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
@@ -247,13 +196,10 @@ def checked(cfg: Config) -> Config:
 
 
 def main(cfg: Config) -> Path:
-    """Ranks the labels, writes the files and returns their folder; with `apply`, returns the file of corrected labels."""
-    cfg = check(cfg)
-    if cfg.apply is not None and cfg.accept is not None:
-        return apply(Path(cfg.apply), cfg.accept)
-    cfg = checked(cfg)
+    """Ranks the labels, writes the files and returns their folder."""
+    cfg = checked(check(cfg))
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
-    data, notes = check_images(read(cfg.data, cfg.split, options), options)
+    data, notes = check_images(read(str(cfg.data), cfg.split, options), options)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():
@@ -265,46 +211,34 @@ def main(cfg: Config) -> Path:
         detected = judge_halves(cfg, data, folder)
     detected = only_annotated(detected, data)
     truth = [data.boxes_of(i) for i in range(len(data))]
+    suspects = rank(truth, detected, len(data.classes))
+    groups = {kind: [suspect for suspect in suspects if suspect.kind == kind][: cfg.top] for kind in KINDS}
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    warning = weak_text(fraction, cfg.checkpoint) if fraction < MIN_FOUND else ""
-    write_results(folder, data, grouped(data, rank(truth, detected, len(data.classes)), cfg.top), quality, warning)
+    if fraction < MIN_FOUND:
+        quality += f" WARNING: that is too few to judge labels, below {MIN_FOUND:.0%}: train for more epochs="
+        quality += ", or with a larger image_size= for small objects."
+    notes = write_results(folder, data, groups, quality)
+    print("".join(f"\nnote: {note}" for note in notes))
+    print(quality)
+    print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio")
-    command = shlex.join([f"apply={folder}", "accept=1-3,5"])
-    print(f"python -m tools.suspects {command}  # applies proposals 1, 2, 3 and 5")
     return folder
 
 
-def grouped(data: Annotations, suspects: list[Suspect], top: int) -> dict[str, list[list[Suspect]]]:
-    """Returns the first `top` suspects of each kind, each with the same one in near-duplicates of its image."""
-    found = scan([data.path(i) for i in range(len(data))])
-    similar = similar_groups(found.digests, found.hashes)
-    groups = {}
-    for kind in KINDS:
-        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[:top]
-    return groups
-
-
-def write_results(
-    folder: Path, data: Annotations, groups: dict[str, list[list[Suspect]]], quality: str, warning: str
-) -> None:
-    """Writes all files, and prints what they hold."""
-    ranked = [group for same_rank in zip_longest(*groups.values()) for group in same_rank if group]
-    suspects = [one for group in ranked for one in group]
-    order = list(dict.fromkeys(one.image for one in suspects))
-    notes = write_label_files(folder, data, order, suspects)
+def write_results(folder: Path, data: Annotations, groups: dict[str, list[Suspect]], quality: str) -> list[str]:
+    """Writes all files, and returns notes about what they cannot hold."""
+    ranked = [suspect for of_rank in zip_longest(*groups.values()) for suspect in of_rank if suspect]
+    order = list(dict.fromkeys(suspect.image for suspect in ranked))
+    notes = write_label_files(folder, data, order, ranked)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
     if data.is_partly_annotated:
         notes.append("suspects.txt cannot hold which classes are annotated: correct the data that you gave")
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
-    write_page(folder / "suspects.html", data, groups, lines, quality, warning)
-    print("".join(f"\nnote: {note}" for note in notes))
-    print(quality)
-    if warning:
-        print(f"WARNING: {warning}")
-    print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
+    write_page(folder / "suspects.html", data, groups, lines, quality)
+    return notes
 
 
 def from_command_line(argv: list[str]) -> Config:

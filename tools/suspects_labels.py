@@ -17,8 +17,8 @@ MODEL = "tools.suspects"  # the name of the predictions in Label Studio
 def write_label_files(folder: Path, data: Annotations, order: list[int], suspects: list[Suspect]) -> list[str]:
     """Writes labelstudio.json and labelstudio.xml of the images in `order`, and returns notes of what they lack."""
     of_image: dict[int, list[Suspect]] = {index: [] for index in order}
-    for one in suspects:
-        of_image[one.image].append(one)
+    for suspect in suspects:
+        of_image[suspect.image].append(suspect)
     tasks, crowds = [], 0
     for index, found in of_image.items():
         boxes, labels, crowd = data.boxes_of(index)
@@ -51,17 +51,17 @@ def after_proposals(
     """Returns boxes, labels and scores after all proposals. A changed or new box has the score of its suspect."""
     boxes, labels, crowd = (part.copy() for part in data.boxes_of(index))
     scores, stays, new = np.ones(len(boxes)), ~crowd, []
-    for one in suspects:
-        if one.proposal is None:
-            stays[one.row] = False
-        elif one.kind == "missing":
-            new.append((one.proposal, one.score))
+    for suspect in suspects:
+        if suspect.proposal is None:
+            stays[suspect.row] = False
+        elif suspect.kind == "missing":
+            new.append((suspect.proposal, suspect.score))
         else:
-            scores[one.row] = one.score
-            if one.kind == "wrong":
-                labels[one.row] = one.proposal.label
+            scores[suspect.row] = suspect.score
+            if suspect.kind == "wrong":
+                labels[suspect.row] = suspect.proposal.label
             else:
-                boxes[one.row] = one.proposal.box
+                boxes[suspect.row] = suspect.proposal.box
     boxes = np.concatenate([boxes[stays], *(box.box[None] for box, _ in new)])
     labels = np.append(labels[stays], [box.label for box, _ in new]).astype(int)
     return boxes, labels, np.append(scores[stays], [score for _, score in new])

@@ -1,6 +1,6 @@
-"""Writes suspects.html: one self-contained page with an image of each suspect."""
+"""Writes the suspects for a person: suspects.html, a self-contained page with an image of each, and suspects.csv."""
 
-import os
+import csv
 from pathlib import Path
 
 import cv2
@@ -21,58 +21,55 @@ TEMPLATE = Path(__file__).with_name("suspects.html")
 
 
 def write_page(
-    path: Path,
-    data: Annotations,
-    groups: dict[str, list[list[Suspect]]],
-    lines: dict[int, int],
-    quality: str,
-    warning: str,
+    path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int], quality: str
 ) -> None:
-    """Writes the page.
+    """Writes the page of the suspects of each kind.
 
-    `groups`: by kind, each suspect with the same one in near-duplicates of its image, of which the page shows the first;
-    `lines`: the line of each image in suspects.txt; `quality`, `warning`: how many labels the models find.
-    """
-    left, shown, number, names = PAGE_BYTES, {}, 0, short_names(data)
-    for kind, group in groups.items():
+    `lines`: the line of each image in suspects.txt; `quality`: how many labels the models find."""
+    left, shown = PAGE_BYTES, {}
+    for kind, suspects in groups.items():
         cards = []
-        for one, *copies in group:
-            number += 1  # as in suspects.csv
+        for suspect in suspects:
             jpeg = b""
             if left > 0:
-                jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
+                jpeg = thumbnail(data.image(suspect.image), suspect, data.boxes_of(suspect.image)[0], data.classes)
             left -= len(jpeg)
-            card = {"number": number, "uri": "", "change": change_of(one, data.classes), "score": f"{one.score:.3f}"}
-            if jpeg:
-                card["uri"] = page.data_uri(jpeg)
-            card |= {"place": data.where(one.image), "name": names[one.image], "line": lines[one.image]}
-            cards.append(card | {"copies": [(names[copy.image], lines[copy.image]) for copy in copies]})
-        shown[f"{TITLES[kind]} {len(group)}"] = cards
-    texts = {"source": data.source, "quality": quality, "warning": warning}
-    html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, **texts)
+            card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(suspect, data.classes)}
+            card |= {"score": f"{suspect.score:.3f}", "line": str(lines[suspect.image])}
+            cards.append(card | {"place": data.where(suspect.image), "name": Path(data.path(suspect.image)).name})
+        shown[f"{TITLES[kind]} {len(suspects)}"] = cards
+    html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, source=data.source, quality=quality)
     path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
 
-def short_names(data: Annotations) -> list[str]:
-    """Returns the path of each image relative to the folder that has all of them, with "/"."""
-    paths = [os.path.abspath(data.path(i)) for i in range(len(data))]
-    drives = {os.path.splitdrive(path)[0] for path in paths}
-    if len(drives) > 1:
-        return [path.replace(os.sep, "/") for path in paths]
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-    return [os.path.relpath(path, folder).replace(os.sep, "/") for path in paths]
+def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
+    """Writes a row per suspect; `lines`: the line of each image in suspects.txt."""
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("kind", "score", "image", "line", "source", "box", "class", "proposal", "proposed class"))
+        for suspect in (suspect for of_kind in groups.values() for suspect in of_kind):
+            row = [suspect.kind, f"{suspect.score:.4f}", cell(data.path(suspect.image)), lines[suspect.image]]
+            row.append(cell(data.where(suspect.image)))
+            for box in (suspect.label, suspect.proposal):
+                row += [",".join(f"{side:.1f}" for side in box.box), cell(data.classes[box.label])] if box else ["", ""]
+            rows.writerow(row)
 
 
-def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
+def cell(text: str) -> str:
+    """Returns text of the data for a table: a ' in front of what a spreadsheet would run as a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def change_of(suspect: Suspect, classes: tuple[str, ...]) -> str:
     """Returns what the models propose, in words."""
-    first, last = (classes[box.label] for box in (one.boxes()[0], one.boxes()[-1]))
+    first, last = (classes[box.label] for box in (suspect.boxes()[0], suspect.boxes()[-1]))
     texts = {"missing": f"add {last}", "wrong": f"{first}: rather {last}", "loose": f"{first}: other edges"}
-    return texts.get(one.kind, f"remove {first}: it repeats another label")
+    return texts.get(suspect.kind, f"remove {first}: it repeats another label")
 
 
-def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tuple[str, ...]) -> bytes:
+def thumbnail(image: np.ndarray, suspect: Suspect, others: np.ndarray, classes: tuple[str, ...]) -> bytes:
     """Draws the label and the proposal of a suspect, with their surroundings and other labels [n, 4] -> JPEG."""
-    shown = [(box, color) for box, color in ((one.label, LABEL), (one.proposal, PROPOSAL)) if box]
+    shown = [(box, color) for box, color in ((suspect.label, LABEL), (suspect.proposal, PROPOSAL)) if box]
     boxes = np.array([box.box for box, _ in shown])
     low, high = boxes[:, :2].min(0), boxes[:, 2:].max(0)
     margin = max(MARGIN * (high - low).max(), 16)
@@ -84,7 +81,7 @@ def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tupl
     size = [max(round(side * scale), 1) for side in crop.shape[1::-1]]
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     crop = cv2.resize(crop, size, interpolation=method)
-    texts = [""] * len(others) + [classes[box.label] for box, _ in shown]
-    colors = [OTHER] * len(others) + [color for _, color in shown]
+    texts = [*("" for _ in others), *(classes[box.label] for box, _ in shown)]
+    colors = [*(OTHER for _ in others), *(color for _, color in shown)]
     drawn = draw_labeled(crop, (np.concatenate([others, boxes]) - [x1, y1, x1, y1]) * scale, texts, colors, LINE)
     return cv2.imencode(".jpg", drawn, [cv2.IMWRITE_JPEG_QUALITY, 85])[1].tobytes()

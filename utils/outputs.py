@@ -9,10 +9,7 @@ from pathlib import Path
 from utils.config import ConfigError
 from utils.text import amount
 
-RESULTS = (  # of an evaluation, besides the worst images
-    *("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png"),
-    "report.html",
-)
+RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "report.html")  # besides the worst images
 
 
 def results_in(folder: str | Path | None) -> list[Path]:
@@ -46,16 +43,13 @@ def require_evaluation(folder: str | None, data: str | None) -> None:
         raise ConfigError(f"output={folder}: it holds the data, {data}, which would be replaced: name another folder")
 
 
-def open_evaluation(folder: str | None) -> Path | None:
-    """Creates the folder of an evaluation, and deletes the results of an earlier one in it; None without a folder."""
-    if folder is None:
-        return None
-    Path(folder).mkdir(parents=True, exist_ok=True)
+def open_evaluation(folder: Path) -> None:
+    """Creates the folder of an evaluation, and deletes the results of an earlier one in it."""
+    folder.mkdir(parents=True, exist_ok=True)
     if older := results_in(folder):
         print(f"replacing {amount(len(older), 'file')} of an earlier evaluation in {folder}")
     for path in older:
         path.unlink()
-    return Path(folder)
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:

@@ -284,10 +284,17 @@ def test_a_pair_is_alike_if_it_differs_in_less_than_three_quarters_of_what_any_i
         assert abs(len(frames_in_both(train_data, val_data)[0]) - expected) <= count / 20, fraction
 
 
+def frames(*paths: str, **options) -> list[dict]:
+    """The leaks of the check that are frames of one video."""
+    return [leak for leak in check(*paths, **options)[0]["leaks"] if leak["kind"] != "copies"]
+
+
 def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     paths = panned(tmp_path, 30, "IMG_{:04}.jpg")
-    (found,) = check(*paths)[0]["frames"]
-    assert found["splits"] == ["train", "val"] and "10 of 10 images (100" in found["text"] and len(found["pairs"]) == 10
+    (found,) = frames(*paths)
+    assert (
+        found["splits"] == ["train", "val"] and "10 of 10 images (100" in found["text"] and len(found["groups"]) == 10
+    )
     with pytest.raises(SystemExit) as stopped:
         check_script.main([paths[0], f"val={paths[1]}", f"page={tmp_path / 'check.html'}"])
     assert found["text"] in capsys.readouterr().out and not stopped.value.code
@@ -296,9 +303,12 @@ def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, ca
 
 def test_the_check_of_a_division_finds_frames_unless_split_by_keeps_them_together(tmp_path: Path) -> None:
     source = clips(tmp_path, {"clip1": 5, "clip2": 5, "clip3": 5})
-    (found,) = check(source, ".3")[0]["frames"]
+    (found,) = frames(source, ".3")
     assert found["splits"] == ["train", "val=.3"]
-    assert check(source, ".3", options=read_options(split_by=CLIP))[0]["frames"] == []
+    assert frames(source, ".3", options=read_options(split_by=CLIP)) == []
+    with pytest.raises(SystemExit):
+        check_script.main([source, "val=.3", f"page={tmp_path / 'check.html'}"])
+    assert found["text"] in (tmp_path / "check.html").read_text()
     assert any(
         "split_by=(x)" in error for error in check(source, ".3", options=read_options(split_by="(x)"))[0]["errors"]
     )

@@ -280,11 +280,6 @@ def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: P
         assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
-def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    with refused(DataError, "val=0.001", "16 images", "enlarge"):
-        read_both(write(tmp_path, scenes), ".001")
-
-
 # ---- classes
 
 
@@ -374,11 +369,3 @@ def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
     words = {"checkpoint": is_weights, "source": predict.is_source}
     assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)
     assert override(predict.Config(), ["rtsp://host/1"], words).source == "rtsp://host/1"
-
-
-def test_a_note_about_both_parts_is_printed_once(tmp_path: Path) -> None:
-    vehicles(tmp_path)
-    text(tmp_path / "all.txt", "a.jpg 1,2,3,4,0 5,5,5,9,0\nb.jpg 1,2,3,4,3\n")
-    notes: list[str] = []
-    read_both(tmp_path / "all.txt", str(tmp_path / "all.txt"), log=notes.append)
-    assert sum("boxes without area, left out: 1" in note for note in notes) == 1

@@ -10,7 +10,7 @@ import nets
 import train
 from datasets import demo
 from engine.rates import domain_similarity_of
-from tools.compared_runs import read_run
+from tools.compare import read_run
 from utils import checkpoint
 
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
@@ -97,7 +97,7 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
     monkeypatch.setattr(nets, "expected_ap", lambda *_: 0.1)
     folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
     assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == pytest.approx(4e-3 / 32)
-    assert "learning_rate=0.004" in text
+    assert "the usual one is 0.004" in text
 
 
 @pytest.mark.slow

@@ -155,12 +155,6 @@ def test_a_small_detection_in_a_crowd_region_is_ignored_by_coco_and_false_for_vo
     assert len(coco.scores) == 0 and len(voc.scores) == 1 and voc.recall.tolist() == [0.0]
 
 
-def test_voc_precision_never_rises_with_recall():
-    boxes = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 0, 10, 10)]
-    detections = entries((1, 1, 300, 0, 9, 9, 0.9), (1, 1, 0, 0, 10, 10, 0.8), (1, 1, 100, 0, 10, 10, 0.7))
-    assert coco_metrics(ground_truth(boxes), detections)["per_class"]["a"]["VOC_AP50"] == pytest.approx(2 / 3)
-
-
 def test_only_the_best_hundred_detections_per_image_and_class_count():
     rows = [(1, 1, 300, 300, 10, 10, 0.9)] * 100 + [(1, 1, 0, 0, 10, 10, 0.1)]
     row = coco_metrics(ground_truth([(1, 1, 0, 0, 10, 10)]), entries(*rows))["per_class"]["a"]
@@ -175,10 +169,6 @@ def test_an_iou_of_exactly_one_half_is_a_match():
 def test_two_categories_of_the_same_name_have_separate_rows():
     truth = ground_truth([(1, 4, 0, 0, 30, 30)], ("a", "a"), ids=(4, 9))
     assert list(coco_metrics(truth, [])["per_class"]) == ["a (4)", "a (9)"]
-
-
-def test_a_curve_without_detections_has_no_area():
-    assert Curve(np.zeros(0), np.zeros(0), np.zeros(0), 3).average_precision() == 0.0
 
 
 def test_best_confidence_maximizes_the_mean_f1_of_the_classes():
@@ -196,17 +186,6 @@ def test_best_confidence_maximizes_the_mean_f1_of_the_classes():
         best = best_confidence(made)
         assert mean_f1(best) == pytest.approx(max(mean_f1(n / 100) for n in range(1, 100)))
         assert round(best, 2) == best
-
-
-def test_a_class_without_a_correct_detection_has_no_threshold():
-    truth = {
-        "images": [{"id": 1, "file_name": "a", "height": 100, "width": 100}],
-        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 0}],
-        "categories": [{"id": 1, "name": "cat"}],
-    }
-    wrong = [{"image_id": 1, "category_id": 1, "bbox": [50, 50, 10, 10], "score": 0.0018}]
-    row = coco_metrics(truth, wrong)["per_class"]["cat"]
-    assert (row["precision"], row["recall"], row["f1"], row["threshold"]) == (0, 0, 0, -1)
 
 
 def test_without_a_correct_detection_there_is_no_best_confidence():
@@ -252,3 +231,20 @@ def test_detections_count_only_in_images_in_which_their_class_is_annotated(paint
         alone = coco_metrics(subset.coco(), [one for one in to_coco([own, noise], data) if one["image_id"] in ids])
         assert whole["per_class"][name] == alone["per_class"][name] and whole["per_class"][name]["AP"] > 0
     assert {key: whole[key] for key in COCO_METRICS} == reference(masked.coco(), detections)
+
+
+def test_voc_precision_never_rises_with_recall():
+    boxes = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 0, 10, 10)]
+    detections = entries((1, 1, 300, 0, 9, 9, 0.9), (1, 1, 0, 0, 10, 10, 0.8), (1, 1, 100, 0, 10, 10, 0.7))
+    assert coco_metrics(ground_truth(boxes), detections)["per_class"]["a"]["VOC_AP50"] == pytest.approx(2 / 3)
+
+
+def test_a_class_without_a_correct_detection_has_no_threshold():
+    truth = {
+        "images": [{"id": 1, "file_name": "a", "height": 100, "width": 100}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 0}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    wrong = [{"image_id": 1, "category_id": 1, "bbox": [50, 50, 10, 10], "score": 0.0018}]
+    row = coco_metrics(truth, wrong)["per_class"]["cat"]
+    assert (row["precision"], row["recall"], row["f1"], row["threshold"]) == (0, 0, 0, -1)

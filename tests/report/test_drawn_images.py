@@ -82,28 +82,6 @@ def test_the_images_of_the_sheets_are_evenly_spaced_over_the_data_set():
         assert len(gaps) == min(number, 8) and gaps.min() >= 1 and np.ptp(gaps) <= 1
 
 
-class Many(TwoImages):
-    """A data set of 16 images without boxes, which notes the images that are read."""
-
-    image_ids, category_ids, classes = np.arange(16), np.array([5, 2]), ("a", "b")
-
-    def __init__(self):
-        self.seen = []
-
-    def read(self, index):
-        self.seen.append(index)
-        return SimpleNamespace(image=np.zeros((30, 30, 3), np.uint8))
-
-    def boxes_of(self, index):
-        return np.zeros((0, 4)), np.zeros(0, int), np.zeros(0, bool)
-
-
-def test_the_sheet_of_a_validation_shows_evenly_spaced_images():
-    data = Many()
-    drawn_images.prediction_sheet(data, [])
-    assert data.seen == list(range(0, 16, 2))
-
-
 def batches(count):
     boxes, labels = np.array([[4, 4, 20, 20]], np.float32), np.array([0])
     images = [np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)]

@@ -87,11 +87,10 @@ def test_the_page_shows_the_report_in_a_browser(
 def test_every_copy_and_problem_has_its_image(data: tuple[str, str]) -> None:
     report, parts = check(*data)
     page = html_page(report, parts)
-    assert report["train"]["similar"] == [] and len(report["train"]["duplicates"]) == 1
+    assert [[Path(path).name for path in group] for group in report["train"]["copies"]] == [["0.png", "same.png"]]
     (leak,) = report["leaks"]
-    assert len(leak["equal"]) == 1  # 2.png
-    (group,) = leak["similar"]  # 5.png and its copy as JPEG
-    assert [Path(path).name for path in group["train"]] == ["5.png"] and len(group["val"]) == 1
+    named = [{split: [Path(path).name for path in paths] for split, paths in group.items()} for group in leak["groups"]]
+    assert [group["train"] for group in named] == [["2.png"], ["5.png"]]  # an equal image, and a copy as JPEG
     sections = dict(re.findall(r"<h2>(.*?)</h2>(.*?)</section>", page, re.S))
     assert sections["Copies"].count("<svg") == 2 + 2 + 2
     assert sections["Problems"].count("<svg") == 1 + 1 + 1 + 1  # covering, thin, twice, outside

@@ -11,8 +11,7 @@ from refused import mentions, told
 from small import config, log_of, only_run
 
 import train
-from tools.compare import main, repeats, table
-from tools.compared_runs import read_run
+from tools.compare import main, read_run, repeats, table
 from utils import checkpoint
 
 
@@ -38,9 +37,9 @@ def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants
     return folder
 
 
-def type_constants(folder: Path, typed) -> None:
-    """Writes last.pt of a run for which these constants were typed; None: a damaged one."""
-    torch.save({"resume": {"origin": {"user_config": typed}}} if typed is not None else [], folder / "last.pt")
+def type_constants(folder: Path, typed: dict) -> None:
+    """Writes last.pt of a run for which these constants were typed."""
+    torch.save({"resume": {"origin": {"user_config": typed}}}, folder / "last.pt")
 
 
 def ranked(*folders: Path) -> list:
@@ -59,8 +58,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
     assert 3 * 6 <= run.images <= 3 * 8 and run.minutes > 0  # images repeat to fill the last step of an epoch
-    assert "classes: " in run.data[1] and run.training.endswith(", 6 images")
-    assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"] == "1/3"
+    assert "classes: " in run.classes and run.typed["val"] == run.constants["val"] == "1/3"
     capsys.readouterr()
     main([str(folder)])
     assert f"{100 * best:.2f}" in capsys.readouterr().out
@@ -80,21 +78,13 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
 
-def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
-    runs = ranked(made(tmp_path / "a", [0.3], epochs=9), made(tmp_path / "b", [0.2], epochs=5))
-    head, first, second = table(runs)
-    assert head.count("epochs") == 2 and head[-1] == "epochs"
-    assert first[head.index("epochs")] == "1 of 9" and [first[-1], second[-1]] == ["9", "5"]
-
-
-@pytest.mark.parametrize("name", ["val.txt", "val.json"])
-def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
+def test_runs_on_different_data_have_different_letters(tmp_path, capsys):
     same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]
     other = made(tmp_path / "val", [0.4], val="other.txt"), made(tmp_path / "classes", [0.3], classes=("a", "c"))
-    parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/{name}") for i in range(3)]
-    for i, folder in enumerate(parts):
-        (folder / name).write_text("a.png" if i < 2 else "b.png")
-    assert [row["data"] for row in rows_of(*same, *other, *parts)] == ["A", "A", "B", "C", "D", "D", "E"]
+    parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/val.txt") for i in range(4)]
+    for part, val, source in zip(parts, (".2", ".2", "1/5", ".2"), ("t.txt", "t.txt", "t.txt", "u.txt"), strict=True):
+        type_constants(part, {"val": val, "train": source})  # split off the training images
+    assert [row["data"] for row in rows_of(*same, *other, *parts)] == ["A", "A", "B", "C", "D", "D", "E", "F"]
     main([*map(str, same), str(other[0])])
     printed = capsys.readouterr().out
     (line,) = (line for line in printed.splitlines() if mentions(line, "data B"))
@@ -108,34 +98,6 @@ def test_runs_that_count_other_detections_have_different_letters(tmp_path):
     runs = [made(tmp_path / f"run-{labeled}", [0.5], val="c,d", all_labeled=labeled) for labeled in (True, False)]
     older = made(tmp_path / "older", [0.3], val="c,d")
     assert [row["data"] for row in rows_of(*runs, older)] == ["A", "B", "B"]
-
-
-def test_runs_before_and_after_a_correction_of_labels_are_compared(tmp_path):
-    """Other training data, the same validation data: the mAPs are comparable, and a column has the training data."""
-    raw = made(tmp_path / "raw", [0.479], train="sets/plates/train.txt")
-    corrected = made(tmp_path / "corrected", [0.527], train="runs/suspects-2026-01-31-1/corrected.txt")
-    (corrected / "environment.json").write_text('{"training_images": 205}')
-    first, second = rows_of(raw, corrected)
-    assert "data" not in first and "train" not in first
-    assert first["training data"].endswith("corrected.txt, 205 images") and second["training data"].endswith(
-        "train.txt"
-    )
-
-
-def test_the_table_fits_the_terminal_and_names_what_it_leaves_out(tmp_path, capsys, monkeypatch):
-    constants = [{f"constant_{i}": f"{run}/{'x' * 40}" for i in range(9)} for run in range(2)]
-    runs = [str(made(tmp_path / f"run-{i}", [0.5], **more)) for i, more in enumerate(constants)]
-    for width in (100, 200, 60, 10):
-        monkeypatch.setenv("COLUMNS", str(width))
-        main(runs)
-        table, _, rest = capsys.readouterr().out.partition("columns that do not fit")
-        assert width < 60 or max(map(len, table.splitlines())) <= width
-        left_out = rest.splitlines()[0]
-        assert all((f"constant_{i}" in table) != (f"constant_{i}" in left_out) for i in range(9))
-        assert "run-0" in table and "run-1" in table
-    monkeypatch.delenv("COLUMNS")
-    main(runs)  # not into a terminal
-    assert "do not fit" not in capsys.readouterr().out
 
 
 def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, capsys):
@@ -160,16 +122,6 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
     assert seeds in capsys.readouterr().out
 
 
-def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
-    same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
-    others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
-    assert len(repeats(ranked(*same))) == 1
-    assert all(repeats(ranked(same[0], other)) == [] for other in others)
-    assert repeats(ranked(same[0], made(tmp_path / "again", [0.4], seed=0))) == []
-    type_constants(same[0], None)  # damaged: the constants as they were chosen are compared
-    assert len(repeats(ranked(*same))) == 1
-
-
 def test_names_of_runs_and_patterns_are_compared(tmp_path, monkeypatch, capsys):
     """cmd.exe passes runs/* as it is."""
     monkeypatch.chdir(tmp_path)
@@ -188,59 +140,23 @@ def test_names_of_runs_and_patterns_are_compared(tmp_path, monkeypatch, capsys):
 
 def spoil(folder: Path, what: str) -> Path:
     """Damages a run folder."""
-    if what == "cut off log":
-        (folder / "log.csv").write_bytes((folder / "log.csv").read_bytes()[:-30])
-    elif what in ("config.json", "log.csv", "best.pt"):
+    if what in ("config.json", "log.csv", "best.pt"):
         (folder / what).write_bytes((folder / what).read_bytes()[:20])
-    elif what == "list":
-        (folder / "config.json").write_text("[]")
-    elif what == "bytes":
-        (folder / "log.csv").write_bytes(b"epoch,AP\n\xff\xfe\x00,1\n")
-    elif what == "nan":
-        (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,nan,2,3\n")
-    elif what == "huge":
-        (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,1e300,1e300\n")
-    elif what == "names":
-        torch.save({"format": 2, "model": {}, "classes": 7}, folder / "best.pt")
-    elif what == "tensor":
-        torch.save(torch.zeros(3), folder / "best.pt")
     else:
         (folder / what.removeprefix("no ")).unlink()
     return folder
 
 
-@pytest.mark.parametrize(
-    ("what", "why"),
-    [
-        ("cut off log", "log.csv, line 3"),
-        ("config.json", "config.json"),
-        ("log.csv", "log.csv"),
-        ("best.pt", "best.pt"),
-        ("names", "best.pt"),
-        ("tensor", "best.pt"),
-        ("list", "config.json"),
-        ("bytes", "log.csv"),
-        ("nan", "log.csv, line 2"),
-        ("huge", "log.csv, line 2"),
-        ("no config.json", "config.json"),
-        ("no log.csv", "log.csv"),
-    ],
-)
-def test_a_broken_run_is_listed_with_the_reason(tmp_path, capsys, what, why):
+@pytest.mark.parametrize("what", ["config.json", "log.csv", "best.pt", "no config.json", "no log.csv"])
+def test_a_broken_run_is_listed_with_the_reason(tmp_path, capsys, what):
     good, bad = made(tmp_path / "good", [0.1]), spoil(made(tmp_path / "bad", [0.2, 0.3]), what)
     main([str(good), str(bad), str(tmp_path / "gone")])
     printed = capsys.readouterr().out
-    assert re.search(f"not compared:\n  {re.escape(str(bad))}: .*{why}", printed), printed
+    assert re.search(f"not compared:\n  {re.escape(str(bad))}: .+", printed), printed
     told(printed, tmp_path / "gone")
     with pytest.raises(SystemExit, match="^1$"):
         main([str(bad)])
     told(capsys.readouterr().out, bad)
-
-
-def test_a_run_without_best_pt_is_compared(tmp_path):
-    """It is written only after the first evaluation."""
-    run = read_run(spoil(made(tmp_path / "run", [None, None]), "no best.pt"))
-    assert run.best == {} and any("best.pt" in text for text in run.data)
 
 
 def test_control_characters_of_a_run_are_not_printed(tmp_path, capsys):
@@ -248,8 +164,22 @@ def test_control_characters_of_a_run_are_not_printed(tmp_path, capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_without_folders_the_program_explains_itself():
-    with pytest.raises(SystemExit, match="python -m tools.compare"):
-        main([])
-    with pytest.raises(SystemExit, match="python -m tools.compare"):
-        main(["--help"])
+def test_without_folders_the_program_explains_itself(capsys):
+    for words, status in (([], 1), (["--help"], 0)):
+        with pytest.raises(SystemExit, match=f"^{status}$"):
+            main(words)
+        told(capsys.readouterr().out, "python -m tools.compare")
+
+
+def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
+    same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
+    others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
+    assert len(repeats(ranked(*same))) == 1
+    assert all(repeats(ranked(same[0], other)) == [] for other in others)
+    assert repeats(ranked(same[0], made(tmp_path / "again", [0.4], seed=0))) == []
+
+
+def test_a_run_without_best_pt_is_compared(tmp_path):
+    """It is written only after the first evaluation."""
+    run = read_run(spoil(made(tmp_path / "run", [None, None]), "no best.pt"))
+    assert run.best == {} and "best.pt" in run.classes

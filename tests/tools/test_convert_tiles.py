@@ -10,6 +10,7 @@ from refused import refused, told
 
 from datasets.errors import DataError
 from datasets.formats.read import read
+from tools import tiles
 from tools.convert import convert
 from utils.images import read_image
 
@@ -34,8 +35,13 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "set" / "all.txt"
 
 
+@pytest.fixture(autouse=True)
+def all_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "BACKGROUND", 1.0)
+
+
 def cut(source: Path, target: Path, **options):
-    report = convert(str(source), str(target), **{"tile": 96, "overlap": 0.25, "background": 1.0, **options})
+    report = convert(str(source), str(target), **{"tile": 96, "overlap": 0.25, **options})
     return read(str(target), "train"), report
 
 
@@ -46,7 +52,7 @@ def place(path: str) -> tuple[int, int, int]:
 
 
 def test_pixels_and_boxes_of_tiles_map_back_to_the_image(source: Path, tmp_path: Path) -> None:
-    old, (new, _) = read(str(source), "train"), cut(source, tmp_path / "out" / "t.txt", visible=0.3)
+    old, (new, _) = read(str(source), "train"), cut(source, tmp_path / "out" / "t.txt")
     covered = [np.zeros((h, w), bool) for w, h in SIZES]
     found = {(i, k): 0.0 for i in range(4) for k in range(len(old.boxes_of(i)[0]))}
     for row in range(len(new)):
@@ -72,14 +78,15 @@ def test_pixels_and_boxes_of_tiles_map_back_to_the_image(source: Path, tmp_path:
     assert sum(value == 0 for value in found.values()) < 12  # only large boxes are nowhere visible enough
 
 
-def test_small_boxes_are_whole_in_a_tile(tmp_path: Path) -> None:
+def test_small_boxes_are_whole_in_a_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "VISIBLE", 1.0)
     rng = np.random.default_rng(1)
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((300, 500, 3), np.uint8))
     corner = rng.uniform(0, 1, (300, 2)) * [480, 280]
     boxes = np.concatenate([corner, corner + 20], 1).round(2)
     words = [",".join(map(str, box)) + ",0" for box in boxes.tolist()]
     (tmp_path / "all.txt").write_text(" ".join(["a.png", *words]))
-    new, report = cut(tmp_path / "all.txt", tmp_path / "t.txt", visible=1.0)
+    new, report = cut(tmp_path / "all.txt", tmp_path / "t.txt")
     back = {
         tuple((box + np.tile(place(new.path(i))[1:], 2)).round(2))
         for i in range(len(new))
@@ -93,15 +100,18 @@ def test_names_are_safe_and_images_that_fit_stay_where_they_are(source: Path, tm
     new, report = cut(source, tmp_path / "out" / "t.txt")
     paths = [Path(new.path(i)).resolve() for i in range(len(new))]
     assert paths.count((source.parent / "b/a.png").resolve()) == 1
-    tiles = [path for path in paths if path.parent == (tmp_path / "out" / "t_tiles").resolve()]
-    assert len(tiles) == len(paths) - 1 == len(set(tiles)) == len(list((tmp_path / "out" / "t_tiles").iterdir()))
-    assert all(path.name.isascii() and all(c.isalnum() or c in "-." for c in path.name) for path in tiles)
-    assert {path.suffix for path in tiles if path.name.startswith("000003")} == {".jpg"}
+    cuts = [path for path in paths if path.parent == (tmp_path / "out" / "t_tiles").resolve()]
+    assert len(cuts) == len(paths) - 1 == len(set(cuts)) == len(list((tmp_path / "out" / "t_tiles").iterdir()))
+    assert all(path.name.isascii() and all(c.isalnum() or c in "-." for c in path.name) for path in cuts)
+    assert {path.suffix for path in cuts if path.name.startswith("000003")} == {".jpg"}
     told("\n".join(report), "3 images", "1 fit")
 
 
-def test_tiles_are_the_same_each_time_and_backgrounds_are_chosen_by_the_seed(source: Path, tmp_path: Path) -> None:
-    def contents(name: str, **options) -> dict[str, bytes]:
+def test_tiles_are_the_same_each_time_and_backgrounds_are_chosen_by_the_seed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents(name: str, background: float = 1.0, **options) -> dict[str, bytes]:
+        monkeypatch.setattr(tiles, "BACKGROUND", background)
         cut(source, tmp_path / name / "t.txt", **options)
         return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
 
@@ -118,7 +128,7 @@ def test_tiles_are_the_same_each_time_and_backgrounds_are_chosen_by_the_seed(sou
 def test_coco_json_and_splits(source: Path, tmp_path: Path) -> None:
     data = json.loads(Path(cut_to_json(source, tmp_path)).read_text(encoding="utf-8"))
     assert {(image["width"], image["height"]) for image in data["images"]} >= {(96, 96), (64, 60)}
-    convert(str(source), str(tmp_path / "s" / "x.txt"), tile=96, split=(0.5, 0.5), background=1.0)
+    convert(str(source), str(tmp_path / "s" / "x.txt"), tile=96, split=(0.5, 0.5))
     parts = [read(str(tmp_path / "s" / f"x_{part}.txt"), "train") for part in ("train", "val")]
     images = [{place(p.path(i))[0] if "x_tiles" in p.path(i) else -1 for i in range(len(p))} for p in parts]
     assert not images[0] & images[1]  # tiles of one image stay in one part
@@ -136,7 +146,7 @@ def test_the_area_of_a_cut_object_is_cut_with_its_box(tmp_path: Path) -> None:
     ]
     contents = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "cat"}]}
     (tmp_path / "x.json").write_text(json.dumps(contents))
-    convert(str(tmp_path / "x.json"), str(tmp_path / "out.json"), tile=96, overlap=0.1, visible=0.3)
+    convert(str(tmp_path / "x.json"), str(tmp_path / "out.json"), tile=96, overlap=0.1)
     data = json.loads((tmp_path / "out.json").read_text())
     sizes = [(row["bbox"][2:], row["area"]) for row in data["annotations"]]
     assert [20, 40] in [size for size, _ in sizes] and len(sizes) > 2  # a whole box, and cut ones
@@ -145,7 +155,7 @@ def test_the_area_of_a_cut_object_is_cut_with_its_box(tmp_path: Path) -> None:
 
 
 def cut_to_json(source: Path, folder: Path) -> Path:
-    convert(str(source), str(folder / "j.json"), tile=96, background=1.0)
+    convert(str(source), str(folder / "j.json"), tile=96)
     return folder / "j.json"
 
 
@@ -154,9 +164,7 @@ def test_errors_leave_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.
     for options, named in (
         ({"tile": 20}, ["tile=20", "at least 32"]),
         ({"overlap": 1.0}, ["overlap=1.0", "from 0 to 0.9"]),
-        ({"visible": 1.5}, ["visible=1.5", "from 0 to 1"]),
-        ({"background": -1.0}, ["background=-1", "from 0 to 1"]),
-        ({"tile": None}, ["overlap=", "visible=", "background="]),
+        ({"tile": None}, ["overlap=", "tile="]),
     ):
         with refused(ValueError, *named):
             cut(source, out / "t.txt", **options)

@@ -115,9 +115,10 @@ def test_validation_images_take_the_range_of_the_training_and_those_outside_are_
         assert outside.endswith("are clipped") and "other values: 1;" in outside
 
 
-def test_tiles_of_16_bit_images_keep_their_values(tmp_path):
+def test_tiles_of_16_bit_images_keep_their_values(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.tiles.BACKGROUND", 1.0)
     file = data_set(tmp_path, [(0, 4000)])
-    convert([file, str(tmp_path / "new.txt"), "tile=48", "background=1"])
+    convert([file, str(tmp_path / "new.txt"), "tile=48"])
     tiles = sorted((tmp_path / "new_tiles").iterdir())
     tile = decode_deep(read_bytes(str(tiles[0])), "")
     assert tile.dtype == np.uint16 and np.array_equal(tile, np.dstack([ramp(0, 4000)[:48, :48]] * 3))
