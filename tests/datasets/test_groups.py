@@ -293,7 +293,7 @@ def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, ca
     paths = panned(tmp_path, 30, "IMG_{:04}.jpg")
     (found,) = frames(*paths)
     assert (
-        found["splits"] == ["train", "val"] and "10 of 10 images (100" in found["text"] and len(found["groups"]) == 10
+        found["splits"] == ["train", "val"] and "10 of 10 images" in found["text"] and len(found["groups"]) == 10
     )
     with pytest.raises(SystemExit) as stopped:
         check_script.main([paths[0], f"val={paths[1]}", f"page={tmp_path / 'check.html'}"])
