@@ -25,6 +25,7 @@ from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
 END = 45.0  # seconds for the last uploads of a run
+FETCH = 900.0  # seconds for the uploads of a start, which other nodes wait for
 REPORT = 15.0  # seconds for its report: together with END a minute, for which a bucket may hold the end of a run
 LAST = "last.pt"
 LINK = ".last.pt.upload"  # a hard link to the last.pt that is being uploaded
@@ -84,7 +85,7 @@ def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -
         fetched = run / ".fetch"
         remote.download(str(output), {fetched / name: files[name] for name in needed})
         if not files or _steps(run / LAST) > _steps(fetched / LAST):
-            if problem := Uploads(run).close(remote.LISTING):
+            if problem := Uploads(run).close(FETCH):
                 raise FetchError(problem)
         else:
             for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
@@ -118,20 +119,18 @@ class Uploads:
         if self.address and self._thread.ident is None:
             self._thread.start()
 
-    def close(self, seconds: float | None = None) -> str:
+    def close(self, seconds: float = END) -> str:
         """Uploads the rest, and returns "". If that fails or takes too long, returns an error that names the folder."""
         if not self.address:
             return ""
         self._ending = True
         self.begin()
-        self._thread.join(seconds or END)
+        self._thread.join(seconds)
         if self._thread.is_alive():
-            self.problem = f"{self.address}: the last uploads took more than {seconds or END:g} s"
+            self.problem = f"{self.address}: the last uploads took more than {seconds:g} s"
         if not self.problem:
             return ""
-        fix = (
-            f"copy that folder to {self.address} when the storage can be reached again, or start again with resume=true"
-        )
+        fix = f"copy that folder to {self.address} when it can be reached again, or start again with resume=true"
         return f"{self.problem}\nthe last files were not uploaded, but all are in {self.folder}: {fix}"
 
     def _work(self) -> None:
@@ -140,9 +139,7 @@ class Uploads:
             self._due.wait(AGAIN if self.problem else None)
             self._due.clear()
             is_last = self._ending
-            slow = threading.Timer(
-                WARN_AFTER, self._warn, [f"{self.address}: an upload takes more than {WARN_AFTER} s"]
-            )
+            slow = threading.Timer(WARN_AFTER, self._warn, [f"{self.address}: an upload takes over {WARN_AFTER} s"])
             slow.daemon = True
             slow.start()
             try:
