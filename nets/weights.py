@@ -12,15 +12,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nets import pretrained
-from nets.objects365 import OBJECTS365_CLASSES
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
 from utils import checkpoint
 from utils.file_checks import CheckpointError, class_names
 from utils.files import atomic_write, cache_folder, make_cache_folder
 
-OTHERS = {  # what the caller asks for: official weights by this option, or those of Objects365 -> what else it may be
-    "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
-    "objects365": "weights=FILE, weights=coco or weights=none",  # mirrors have COCO weights
+OTHERS = {  # option that asks for official weights -> what else it may be
+    "weights": "weights=FILE, weights=none or a mirror of the COCO weights, weights=https://HOST",
     "checkpoint": "checkpoint=FILE",
 }
 # Between the standard deviation of pixels of 0-255, about 60, and of legacy preprocessed pixels, about 1.
@@ -110,6 +108,7 @@ class Weights(NamedTuple):
     state: dict[str, Tensor]  # with our tensor names
     classes: tuple[str, ...] | None  # names of its classes; None: unknown
     official: bool  # weights of the authors with COCO's classes, not a checkpoint of this program
+    model: str | None = None  # of a checkpoint of this program
 
 
 def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
@@ -117,7 +116,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
     state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
-    unchanged. If a file does not name its classes, 80 classes are COCO's and 365 are Objects365's. Raises PretrainedError for
+    unchanged. If a file does not name its classes, 80 classes are COCO's. Raises PretrainedError for
     damaged files, for files without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
     """
     try:
@@ -135,16 +134,17 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     if names := parts.get("classes"):
         if must := class_names(names):
             raise PretrainedError(f"weights={path}: classes must be {must}: use another copy")
-        return Weights(state, tuple(names), official=False)
+        config = parts.get("config")
+        model = config.get("model") if isinstance(config, dict) else None
+        return Weights(state, tuple(names), official=False, model=model)
     deviation = input_std(state)
     if deviation is not None and deviation < MIN_INPUT_STD:
         raise PretrainedError(
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
         )
-    known = {len(names): names for names in (COCO_CLASSES, OBJECTS365_CLASSES)}
-    classes = known.get(class_rows(state))
-    return Weights(state, classes, official=classes is COCO_CLASSES)
+    is_coco = class_rows(state) == len(COCO_CLASSES)
+    return Weights(state, COCO_CLASSES if is_coco else None, official=is_coco)
 
 
 def class_rows(state: Mapping[str, Tensor]) -> int:
