@@ -25,7 +25,7 @@ from datasets.store import Annotations
 from deploy import load
 from deploy.multi_label import MultiLabel
 from deploy.tiled_model import tiled
-from engine import run_folder
+from engine import runs
 from engine.evaluation import evaluate
 from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
@@ -115,7 +115,7 @@ def main(cfg: Config) -> dict:
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
-        folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
+        folder = outputs.open_evaluation(cfg.output) or runs.create(usual_folder, "evaluation")
         settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))

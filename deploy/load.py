@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import best_of, is_run, run_of
+from engine.runs import best_of, is_run, run_of
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.config import is_weights

@@ -67,14 +67,12 @@ def code_digest(root: str | Path) -> str:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function, of a class, or of the class of an object: it shows changes."""
+    """Returns a digest of the source of a function, of a class, or of the class of an object: it shows changes."""
     function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        constants = [value for value in code.co_consts if not inspect.iscode(value)] if code else []
-        source = repr((code.co_code, code.co_names, constants)) if code else function.__qualname__
+    except (OSError, TypeError):  # built in, or typed into an interpreter
+        source = function.__qualname__
     return hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
 
 

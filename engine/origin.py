@@ -164,14 +164,11 @@ class Origin:
     def finish(self) -> tuple[State, Mapping[str, Any] | None]:
         """Returns the progress of the run to resume, and the `Meter.state_dict` of the epoch that it had begun.
 
-        Called last: only now last.pt has shown to be in order, so that a missing best.pt is written from it. Then the tensors of
-        last.pt, which may take gigabytes, are freed.
+        Called last: the tensors of last.pt, which may take gigabytes, are freed.
         """
         if not self.folder or not self.last:
             return State(), None
         state, meter = State(**self.saved["state"]), self.saved["meter"]
-        if self.ranks.is_main and not (self.folder / "best.pt").exists():
-            resume.restore_best(self.folder, self.last, state.best_epoch)
         self.last = None
         return state, meter
 

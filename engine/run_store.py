@@ -64,17 +64,17 @@ def claim(folder: Path) -> bool:
     return not address or remote.create(f"{address}/{CLAIM}", json.dumps(owner).encode())
 
 
-def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -> None:
-    """Makes a run the same here and in the bucket, if `output` is one: that which `newest` chooses from all run folders.
+def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
+    """Makes a run the same here and in the bucket, if `output` is one.
 
-    It is fetched, or uploaded if it has more progress here: its last upload was cut off, and other nodes need it. All runs
-    become folders here, so that their numbers go on. A run that a program on this computer continues is left alone."""
+    All runs become folders here, so that `newest` finds the run among them. It is fetched, or uploaded if it has more progress
+    here: its last upload was cut off, and other nodes need it. A run that a program on this computer resumes is left alone."""
     if not is_store(output):
         return
     root, listed = run_root(output), remote.entries(str(output))
     for name in {name.partition("/")[0] for name in listed if "/" in name}:
         (root / name).mkdir(parents=True, exist_ok=True)
-    run = newest([path for path in root.glob("*") if path.is_dir()])
+    run = newest()
     if run is None:
         return
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from engine.run_folder import run_of
+from engine.runs import run_of
 from tools.compared_runs import PLACES, REPEATED, Run, RunError, read_run
 from utils.config import show
 from utils.script import run_script

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engine.run_folder import runs
+from engine.runs import runs
 from utils.processes import choose_device
 from utils.progress import progress_bar
 from utils.threads import cores_of

@@ -19,7 +19,7 @@ import train
 from datasets.formats.finish import prepare
 from datasets.formats.read import ReadOptions, read
 from engine import resume, run_store
-from engine.run_folder import create
+from engine.runs import create, newest
 from utils import checkpoint, remote
 from utils.processes import Ranks
 from utils.remote import FetchError
@@ -62,7 +62,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def fetch() -> None:
-    run_store.fetch_run(RUNS, lambda folders: max(folders, default=None))
+    run_store.fetch_run(RUNS, lambda: newest(RUNS, "small"))
 
 
 def run_once(cfg) -> tuple[Path, str]:
