@@ -26,7 +26,7 @@ SIZES = ("freeze_batch_size", "batch_size")  # the constants with the images per
 class StepMemory:
     """The owner of the batch sizes, which must fit the memory of the GPUs.
 
-    `cfg`: the constants of train.py; `criterion`: a loss function of the model; `boxes`: the most boxes of an image; `length`:
+    `cfg`: the constants of train.py; `criterion`: a loss function of the model; `boxes`: maximum per image; `length`:
     the number of training images. Raises SystemExit with advice if a thawed step does not fit.
     """
 

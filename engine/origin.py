@@ -123,7 +123,7 @@ class Origin:
     ) -> tuple[Annotations, Annotations]:
         """Returns the data as the run to resume reads them: with its range of 16-bit values.
 
-        `fingerprint`: what determines the training besides the constants, such as digests of data and code. Raises ConfigError
+        `fingerprint`: what determines the run besides the constants, such as digests of data and code. Raises ConfigError
         that names its entries and the constants, other than those that `may_change`, which differ from the run to resume.
         """
         self.fingerprint = dict(fingerprint)

@@ -1,4 +1,4 @@
-"""The constants of a run that is resumed in one word: resume=FOLDER, or resume=true with its name."""
+"""The constants of a resumed run, whose command has only resume=FOLDER, or resume=true and name=."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ def constants_of(folder: Path) -> dict[str, Any]:
 
 
 def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str]) -> None:
-    """Raises ConfigError if a run that does not exist would become a training of the demo, which `argv` does not name."""
+    """Raises ConfigError if the run does not exist, and the demo, which `argv` does not name, would be trained instead."""
     if any(word.startswith("train=") or os.path.exists(word) for word in argv):
         return
     if isinstance(resume, str):

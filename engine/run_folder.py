@@ -34,8 +34,8 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. `run_id`: see `environment.run_id`. `facts`:
-    more entries of environment.json. `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
+    it has neither gaps nor repeated epochs. `run_id`: see `environment.run_id`. `facts`: more entries of environment.json.
+    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
 
     TensorBoard and curves are only for looking at: a full disk is a warning there, and TensorBoard misses some points.
     """
@@ -184,7 +184,7 @@ class Run:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the columns of log.csv, in the same order whichever row comes first: an evaluation, or an epoch without one.
+    """Returns the columns of log.csv, in the same order whether or not the first row has an evaluation.
 
     A column that a row adds stands after the column before it in that row.
     """

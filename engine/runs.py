@@ -1,6 +1,5 @@
 """Run folders, `runs/<name>-<date>-<number>`: made for a new run, and found by the name of a run."""
 
-import itertools
 import os
 import re
 import secrets
@@ -20,16 +19,16 @@ COMMON = "several nodes need output= on a disk that all of them share, or in a b
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
 
-    It sorts after all runs of that name, so its date is not before theirs, even if the clock was set back. With `ranks`, rank 0
-    makes the folder.
+    It sorts after all runs of that name, even if the clock was set back. With `ranks`, rank 0 makes the folder.
     """
     output = run_root(output)
 
     def make() -> Path:
         last = max(map(date_and_number, runs(output, name)), default=("", 0))
-        today, used = max((time.strftime("%Y-%m-%d"), 0), last)
+        today, number = max((time.strftime("%Y-%m-%d"), 0), last)
         output.mkdir(parents=True, exist_ok=True)
-        for number in itertools.count(used + 1):
+        while True:
+            number += 1
             with suppress(FileExistsError):  # another process has just made it
                 folder = output / f"{name}-{today}-{number}"
                 folder.mkdir()
@@ -42,7 +41,7 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
 def require_common(folder: Path, ranks: Ranks) -> None:
     """Raises ConfigError, before the data are read, if the nodes do not all see the folder of the runs.
 
-    The folder in the cache for a bucket may be a different one on each node."""
+    The cache folder of a bucket may differ between nodes."""
     if len(ranks.node_ranks) == ranks.world_size or address_of_run(folder):
         return
 
@@ -113,7 +112,7 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, and not of data or results: it has environment.json."""
+    """Returns whether a folder is a run folder, and not one of data or results: it has environment.json."""
     return os.path.isfile(folder / "environment.json")  # False also for a name that is too long, or without permission
 
 

@@ -131,8 +131,7 @@ def build_pretrained(
 def trained_model(
     name: str, weights: str | None, log: Callable[[str], None], image_size: tuple[int, int] | None = None
 ) -> Trained:
-    """Returns what the file of a trained model says about it. `name` and `image_size`: the model and its input, which choose
-    official weights.
+    """Describes the trained model in a file. `name` and `image_size`: the model and its input, which choose official weights.
 
     Raises PretrainedError for weights without names of their classes.
     """

@@ -1,4 +1,4 @@
-"""The model families: one row each, and the models, losses and official files of their sizes."""
+"""The table of model families, and the models, losses and official files of their sizes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +149,7 @@ def official_size(name: str) -> tuple[int, int]:
 
 
 def coarsest_stride(name: str) -> int:
-    """Returns the largest stride of a model: the side, in pixels, of the squares that its coarsest map has one value for."""
+    """Returns the largest stride of a model: the side, in pixels, of a grid cell of its coarsest feature map."""
     return max(family_of(name)[0].model.strides)
 
 
@@ -161,7 +161,7 @@ def sgd_defaults(name: str) -> SGDDefaults:
 def expected_ap(name: str, image_size: tuple[int, int]) -> float:
     """Returns the AP50-95 that the official weights of a model reach on images like COCO's, at this input height and width.
 
-    Of several files of a model, those of `official_file`. At the size of their training and above, it is the published AP.
+    The file is that of `official_file`. At its training size and above, the result is the published AP.
     Below, with a side of r times the usual one, it is 1 - 1.5 (1 - r)^2 of it, fitted to YOLOX-nano on 326 images of COCO
     val2017: sides of 416, 320, 256, 224, 160 and 128 have .288, .261, .220, .198, .130 and .084
     (python evaluate.py model=yolox_nano image_size=...). 0 without official weights.

@@ -114,7 +114,7 @@ class Weights(NamedTuple):
 def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     """Reads a weights file.
 
-    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
+    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}`, or a bare
     state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
     unchanged. If a file does not name its classes, 80 classes are COCO's. Raises PretrainedError for
     damaged files, for files without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
@@ -158,7 +158,7 @@ def input_std(state: Mapping[str, Tensor]) -> float | None:
 
     In natural images the correlation of two pixels falls as exp(-distance / 20), and of two colors is about .9. Let S be
     this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
-    the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
+    the training pixels it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
     Returns None if there is no YOLOX stem, or if its batch norm was never updated.
     """
     weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")

@@ -155,7 +155,7 @@ def check(cfg: T) -> T:
 
 
 def require(cfg: Any, minimum: dict[str, float], maximum: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
-    """Raises ConfigError for a number (or one of a pair) below `minimum` or above `maximum`, and for a word not in `choices`.
+    """Raises ConfigError for a number (also in a pair) below `minimum` or above `maximum`, and for a word not in `choices`.
 
     The keys are names of constants. A constant that is None or text passes the limits.
     """

@@ -22,8 +22,8 @@ from utils.text import first_line
 
 T = TypeVar("T")
 
-WARN_AFTER = 30  # seconds without an answer after which a line says so; the package of the storage gives up
-THREADS = 32  # that download: for small files, each waits for the network most of the time
+WARN_AFTER = 30  # seconds without an answer before a warning; the package of the storage decides when to give up
+THREADS = 32  # that download: with small files, a thread mostly waits for the network
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether text is an address, such as s3://bucket/folder, and not a path."""
+    """Returns whether text is an address, such as s3://bucket/folder, and not a path."""
     return _ADDRESS.match(text) is not None
 
 
@@ -224,19 +224,21 @@ def answer(address: str, work: Callable[[], T]) -> T:
 
 
 def in_threads(address: str, works: Sequence[Callable[[], T]]) -> Iterator[T]:
-    """Yields the results of all works, in any order, from many threads. Raises FetchError for an error of one of them.
+    """Yields the results of all works, in any order, from many threads. Raises FetchError for the first error.
 
-    A line tells each time that no result comes for WARN_AFTER seconds. A thread that hangs does not hold the end of the program.
+    Prints a warning after every WARN_AFTER seconds without a result. A thread that hangs does not keep the program alive.
     """
     results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     rest = deque(works)
 
     def run() -> None:
         with suppress(IndexError):
-            while work := rest.popleft():
+            while True:
+                work = rest.popleft()
                 try:
                     results.put((work(), None))
                 except BaseException as error:
+                    rest.clear()
                     results.put((None, error))
 
     for _ in range(min(THREADS, len(works))):

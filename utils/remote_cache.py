@@ -1,4 +1,4 @@
-"""Copies of data sets: downloaded from an address or unpacked from an archive at the start, and files like all others then.
+"""Local copies of data sets that are at an address or in an archive. After the start, the program only reads local files.
 
 A start lists the address, downloads what is new or has changed, and removes what is gone.
 """
@@ -25,7 +25,7 @@ _addresses: dict[str, str] = {}  # folder or file in the cache -> the address or
 def local(source: str, alone: bool = False) -> str:
     """Returns the path of the copy of a data set at an address or in an archive; other paths unchanged. Raises FetchError.
 
-    Of a label file its folder is copied, too, and without images there the folder above; not with `alone`."""
+    For a label file, its folder is copied, or the folder above if it has no images; not with `alone`."""
     remote.refuse_keys("", source)
     source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
@@ -122,7 +122,7 @@ def _unpacked(archive: str) -> str:
 
 
 def _lock(folder: Path) -> FileLock:
-    """Returns the lock by which one program at a time changes a copy."""
+    """Returns the lock that a program holds while it changes a copy."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return FileLock(f"{folder}.lock")
 

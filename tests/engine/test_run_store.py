@@ -146,15 +146,6 @@ def test_a_fetch_that_fails_leaves_no_last_pt_without_its_best_pt(folder):
     assert steps(folder) == [2, 2]
 
 
-def test_a_run_that_another_program_on_this_computer_continues_is_left_alone(folder, monkeypatch):
-    saved(folder, 2)
-    fetch()
-    saved(folder, 1)
-    monkeypatch.setattr("engine.run_store.lock", mock.Mock(side_effect=run_store.RunInUse("in use")))
-    fetch()
-    assert steps(folder) == [1, 1]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(folder, monkeypatch, seed):
     rng, put = random.Random(seed), Faulty.put_file
