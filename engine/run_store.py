@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from engine.environment import run_id
-from engine.run_lock import RunInUse, lock
+from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
 from utils.files import files_under
@@ -68,7 +68,7 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
     """Makes a run the same here and in the bucket, if `output` is one.
 
     All runs become folders here, so that `newest` finds the run among them. It is fetched, or uploaded if it has more progress
-    here: its last upload was cut off, and other nodes need it. A run that a program on this computer resumes is left alone."""
+    here: its last upload was cut off, and other nodes need it."""
     if not is_store(output):
         return
     root, listed = run_root(output), remote.entries(str(output))
@@ -79,7 +79,7 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
         return
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}
     needed = [name for name in files if "/" not in name and not name.startswith(("epoch_", "."))]
-    with FileLock(root / f".{run.name}.lock"), suppress(RunInUse), closing(lock(run)):
+    with FileLock(root / f".{run.name}.lock"), closing(lock(run)):
         if remote.is_current(run / LAST, files.get(LAST)):
             return
         fetched = run / ".fetch"

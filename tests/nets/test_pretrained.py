@@ -1,4 +1,4 @@
-"""nets/pretrained.py: downloads from a local server, damaged and foreign files, legacy weights, and matching of classes."""
+"""nets/pretrained.py: downloads from a local server, damaged and foreign files, and matching of classes."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from toys import detector as toy_detector
 from weight_server import DATA, serving
 
 import nets
-from nets import pretrained, weights
+from nets import pretrained
 from nets.official_names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
@@ -23,7 +23,7 @@ from nets.pretrained import (
     adapt_classes,
     shared_classes,
 )
-from nets.weights import fetch, input_std, read
+from nets.weights import fetch, read
 from utils import checkpoint, file_checks
 from utils.processes import Ranks
 
@@ -163,41 +163,8 @@ def test_other_files_are_refused_with_a_message(tmp_path, monkeypatch):
 
 @pytest.fixture
 def state():
-    """A state dict of YOLOX with our names, whose stem has the statistics of natural images of 0-255."""
-    state = toy_detector("yolox", 80).state_dict()
-    # Most of the variance is common to all colors and pixels of the window, the rest is noise.
-    pixels = 60 * torch.randn(4096, 1, 1, 1) + 10 * torch.randn(4096, 12, 3, 3) + 114
-    responses = pixels.flatten(1) @ state["backbone.stem.conv.weight"].flatten(1).T
-    state["backbone.stem.bn.running_var"] = responses.var(0)
-    state["backbone.stem.bn.running_mean"] = responses.mean(0)
-    return state
-
-
-def as_legacy(state):
-    """The same function of RGB pixels normalized to a mean of 0 and a deviation of 1: weights 58 times as large."""
-    state = dict(state)
-    weight = state["backbone.stem.conv.weight"]
-    state["backbone.stem.conv.weight"] = weight.unflatten(1, (4, 3)).flip(2).flatten(1, 2) * 58.0
-    state["backbone.stem.bn.running_mean"] = state["backbone.stem.bn.running_mean"] - 114 * weight.sum((1, 2, 3))
-    return state
-
-
-def test_legacy_weights_are_refused_with_the_fix(tmp_path, state):
-    torch.save({"model": state}, tmp_path / "new.pth")
-    assert read(tmp_path / "new.pth", of_yolox)[0].keys() == state.keys()
-    torch.save({"model": as_legacy(state)}, tmp_path / "old.pth")
-    with refused(PretrainedError, "old.pth", "0.1.0", "0.1.1rc0", "weights=coco"):
-        read(tmp_path / "old.pth", of_yolox)
-
-
-def test_dim_or_recolored_images_are_not_mistaken_for_legacy_weights(state):
-    """Low contrast and another order of channels change the deviation by far less than 58."""
-    for factor in (0.3, 3.0):
-        dim = dict(state)
-        dim["backbone.stem.bn.running_var"] = dim["backbone.stem.bn.running_var"] * factor**2
-        assert input_std(dim) > weights.MIN_INPUT_STD > input_std(as_legacy(dim))
-    flipped = state | {"backbone.stem.conv.weight": state["backbone.stem.conv.weight"].flip(1)}
-    assert input_std(flipped) > weights.MIN_INPUT_STD
+    """A state dict of YOLOX with our names."""
+    return toy_detector("yolox", 80).state_dict()
 
 
 def test_state_dicts_are_read_with_official_and_with_own_names(tmp_path, state):
@@ -260,11 +227,10 @@ def test_names_and_ids_equal_the_annotations_of_coco(shared):
     assert [c["id"] for c in categories] == list(COCO_CATEGORY_IDS)
 
 
-def test_real_weights_are_read_and_told_apart_from_legacy_ones(shared):
+def test_real_weights_are_read(shared):
     state, classes, *_ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
     nets.build("yolox_nano", 80).load_state_dict(state)
     assert classes == COCO_CLASSES
-    assert 50 < input_std(state) < 80 and 0.8 < input_std(as_legacy(state)) < 1.5
 
 
 def test_a_file_of_unknown_digest_is_verified_and_pinned_at_its_first_use(server, tmp_path, capsys):
