@@ -56,40 +56,31 @@ class Run:
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
-        self._uploads: Uploads | None = None
-        self._open()
-
-    def _open(self) -> None:
-        self._writer = None  # in this folder, which may be a new one
         # The first epoch of this start: events of an earlier start after its last save are hidden.
         self._hides_from: int | None = self.rows[-1]["epoch"] + 1 if self.rows else 1
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
-        before = last_start(self.folder)
-        earlier = before.get("earlier_starts", [])
-        if before:
-            earlier = [*earlier, {key: value for key, value in before.items() if key not in ONLY_LAST}]
-        if changes := changes_of_rounding(before, self.start):
-            print(
-                f"note: {changes} since the last start of this run: it continues equal up to rounding, not bit-identical"
-            )
-        if changes := changes_of_code(before, self.start):
-            print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
+        self._note_changes(last_start(self.folder))
         _write_json(self.folder / "config.json", self.config)
-        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         self._write_log()
-        self._uploads = self._uploads or Uploads(self.folder)
+        self._uploads = Uploads(self.folder)
         self._uploads.begin()
 
-    def check_folder(self) -> None:
-        """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
+    def _note_changes(self, before: Mapping[str, Any]) -> None:
+        """Writes environment.json, and prints what has changed since the start `before`."""
+        earlier = list(before.get("earlier_starts", []))
+        if before:
+            earlier.append({key: value for key, value in before.items() if key not in ONLY_LAST})
+        if changes := changes_of_rounding(before, self.start):
+            print(f"note: since the last start of this run, {changes}: it is equal up to rounding, not bit-identical")
+        if changes := changes_of_code(before, self.start):
+            print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
+        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
+
+    def require_own(self) -> None:
+        """Raises RunInUse if another process has opened the folder after this one."""
         last = last_start(self.folder)
-        if not self.folder.is_dir():
-            print(
-                f"WARNING: {self.folder} was moved or deleted: a new folder of that name gets what is saved from now on"
-            )
-            self._open()
-        elif last and last.get("id") != self.id:  # without a last start, environment.json was deleted
+        if last and last.get("id") != self.id:  # without a last start, environment.json was deleted
             raise RunInUse(f"{in_use(self.folder)}; this process ends without a save")
 
     def change(self, config: Mapping[str, Any], marks: Mapping[str, int]) -> None:
@@ -132,8 +123,7 @@ class Run:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
         self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
-        if self._uploads:
-            self._uploads.begin()
+        self._uploads.begin()
 
     def curves(self) -> None:
         """Draws curves.png from the log."""
@@ -156,7 +146,7 @@ class Run:
             with files.warn_if_disk_fails():
                 self._writer.close()
         self._lock.close()
-        if self._uploads and (problem := self._uploads.close()):
+        if problem := self._uploads.close():
             if not failed:
                 raise FetchError(problem)
             print(f"WARNING: {problem}")
@@ -173,8 +163,6 @@ class Run:
         """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
         from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
 
-        if not self.folder.is_dir():  # it was moved, and the next save makes a new one
-            return
         with files.warn_if_disk_fails():
             writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None

@@ -119,8 +119,7 @@ class Saver:
     ) -> list[Exception]:
         """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
-        with warn_if_disk_fails(errors):
-            run.check_folder()
+        run.require_own()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 run.log(row)

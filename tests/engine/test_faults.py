@@ -21,7 +21,7 @@ import cv2
 import pytest
 import torch
 from refused import refused, told
-from small import config, log_of, only_run, same, train_quietly
+from small import config, only_run, train_quietly
 
 import train
 from datasets.loader import Loader, init_worker
@@ -29,7 +29,7 @@ from engine import hardware, resume, run_lock
 from engine.environment import last_start, run_id
 from engine.run_folder import Run
 from engine.run_lock import RunInUse
-from utils import checkpoint, file_checks
+from utils import file_checks
 from utils.config import ConfigError
 from utils.processes import Ranks
 from utils.script import run_script
@@ -84,17 +84,6 @@ def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path):
     (only_run(tmp_path) / "last.pt").unlink()
     train.main(cfg)
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_run_whose_folder_was_moved_saves_to_a_new_one(demo_images, tmp_path, at_call, undisturbed):
-    moved = tmp_path / "moved"
-    at_call(6, lambda: only_run(tmp_path / "runs").rename(moved))
-    folder, _, text = train_quietly(config(demo_images, tmp_path / "runs"))
-    told(text, f"WARNING: {folder}")
-    assert same(checkpoint.load(folder / "last.pt")["model"], checkpoint.load(undisturbed / "last.pt")["model"])
-    assert log_of(folder) == log_of(undisturbed) and len(log_of(moved)) == 1
-    assert {"config.json", "environment.json", "curves.png"} <= {path.name for path in folder.iterdir()}
-    assert list(folder.glob("events*")) and last_start(folder).get("id") == last_start(moved).get("id")
 
 
 def test_images_that_were_replaced_are_noticed_by_a_resumed_run(demo_images, tmp_path, at_call):
@@ -157,10 +146,10 @@ def test_a_restart_of_the_same_job_replaces_a_process_that_is_lost(holder, tmp_p
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
     lost = Run(tmp_path, {}, run_id="job 7")
     told(capsys.readouterr().out, "WARNING", holder.pid)
-    lost.check_folder()
+    lost.require_own()
     Run(tmp_path, {}, run_id="job 7")
     with refused(RunInUse, f"process {os.getpid()}"):
-        lost.check_folder()
+        lost.require_own()
 
 
 def test_containers_with_equal_host_names_and_process_ids_are_different_runs(monkeypatch):
