@@ -22,7 +22,7 @@ import nets
 import train
 from datasets import demo
 from datasets.dataset import CLEAN
-from datasets.formats.annotation_file import DataError
+from datasets.errors import DataError
 from datasets.sources import val_text
 from deploy.detector import Detector
 from engine.optimizer import Updater
