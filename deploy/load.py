@@ -68,7 +68,8 @@ def load(
 
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
     Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
-    for COCO's. `classes` picks some of these classes, or names the classes of other weights. `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    for COCO's. `classes` picks some of these classes, or names the classes of other weights.
+    `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
     if not path and not model:
