@@ -183,5 +183,5 @@ def other_format(path: str | Path, contents: Any) -> CheckpointError:
         return CheckpointError(f"{path} has format {form}, and this version reads format {FORMAT}: use its own version")
     return CheckpointError(
         f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
-        f"model=yolox_nano (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
+        f"model=yolox_s (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
     )
