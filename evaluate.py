@@ -26,7 +26,7 @@ from datasets.sources import may_have_splits
 from datasets.store import Annotations
 from deploy import load
 from deploy.tiled_model import tiled
-from engine import run_folder
+from engine import runs
 from engine.evaluation import evaluate
 from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
@@ -106,7 +106,7 @@ def main(cfg: Config) -> dict:
         ranks.log(f"note: {note}")
     metrics = measure(cfg, loaded, data, ranks)
     if ranks.is_main:
-        folder = run_folder.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)
+        folder = runs.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)
         outputs.open_evaluation(folder)
         settings = {"checkpoint": shown(str(loaded.path)), "data": data.source, "images": len(data)}
         settings |= {"image_size": loaded.image_size, **{name: getattr(cfg, name) for name in LIMITS}}

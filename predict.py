@@ -25,7 +25,7 @@ from deploy.sources import Sources, find_sources, label_images, require_videos, 
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from deploy.writer import Results, image_name, video_name
-from engine import run_folder
+from engine import runs
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import threads
@@ -167,7 +167,7 @@ def require_replaceable_files(output: str | None, sources: Sources, labels: Labe
 def open_output(output: str | None) -> Path:
     """Creates the output folder: the user's, or a new one in runs."""
     if output is None:
-        return run_folder.create("runs", "predict")
+        return runs.create("runs", "predict")
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

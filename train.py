@@ -35,9 +35,10 @@ from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates, given_or
-from engine.run_folder import Run, best_of, check_name, create, open_run, require_common
+from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
-from engine.saving import Saver, require_space
+from engine.runs import best_of, check_name, create, require_common
+from engine.saving import Saver
 from engine.schedule import Schedule
 from engine.state import Outcome, State
 from engine.time_budget import TimeBudget
@@ -271,7 +272,7 @@ def main(
     if cfg.compile:
         compiled = compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn)
         ranks.log(compiled)
-    folder, run = open_folder(cfg, data, origin, updater, course, state, ranks)  # `run`: None except on rank 0
+    folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=how_to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
@@ -403,10 +404,9 @@ def warn_if_boxes_are_lost(train_set: DetectionDataset, cfg: Config, ranks: Rank
 
 
 def open_folder(
-    cfg: Config, data: Data, origin: Origin, updater: Updater, course: Course, state: State, ranks: Ranks
+    cfg: Config, data: Data, origin: Origin, course: Course, state: State, ranks: Ranks
 ) -> tuple[Path, Run | None]:
     """Makes the run folder, or opens that of the run to resume. Returns it, and on rank 0 what writes to it."""
-    ranks.once_per_node(lambda: require_space(origin.folder or run_root(cfg.output), updater))
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints

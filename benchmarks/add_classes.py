@@ -25,7 +25,7 @@ from benchmarks.table import RESULTS, append_row, read_rows, spread, where
 from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
-from engine.run_folder import runs
+from engine.runs import runs
 from utils.config import ConfigError, override
 from utils.script import run_script
 

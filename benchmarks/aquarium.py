@@ -29,7 +29,7 @@ import train
 from benchmarks.own_process import in_own_process
 from benchmarks.table import append_row, read_rows, where
 from deploy.load import load
-from engine.run_folder import runs
+from engine.runs import runs
 from utils.config import ConfigError, override, require
 from utils.script import run_script
 

@@ -31,7 +31,7 @@ from datasets.scan import clipped_boxes
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from deploy.label_files import yolo_text
-from engine.run_folder import runs
+from engine.runs import runs
 from metrics.coco import coco_metrics, to_coco
 from utils.config import ConfigError, override, require
 from utils.script import run_script

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import best_of, is_run, run_of
+from engine.runs import best_of, is_run, run_of
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.config import is_weights
@@ -68,8 +68,8 @@ def load(
 
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
     Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
-    for COCO's, weights of 365 classes for Objects365's. `classes` picks some of these classes, or names the classes of other
-    weights. `image_size=None` is the size in training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    for COCO's. `classes` picks some of these classes, or names the classes of other weights.
+    `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
     if not path and not model:

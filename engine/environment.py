@@ -52,7 +52,7 @@ def jobs(folder: Path) -> set[str | None]:
 
 
 def file_digests(root: str | Path) -> dict[str, str]:
-    """Returns digests of the source files under `root` that determine a training, committed or not, by their paths."""
+    """Returns digests of the source files under `root` that determine a run, committed or not, by their paths."""
     root, digests = Path(root), {}
     for pattern in ("train.py", "engine/*.py", "nets/*.py", "datasets/**/*.py", "metrics/*.py", "utils/*.py"):
         for path in sorted(root.glob(pattern)):
@@ -62,19 +62,17 @@ def file_digests(root: str | Path) -> dict[str, str]:
 
 
 def code_digest(root: str | Path) -> str:
-    """Returns one digest of all source files under `root` that determine a training."""
+    """Returns one digest of all source files under `root` that determine a run."""
     return hashlib.blake2b(json.dumps(file_digests(root)).encode(), digest_size=6).hexdigest()
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function, of a class, or of the class of an object: it shows changes."""
+    """Returns a digest of the source of a function, of a class, or of the class of an object: it shows changes."""
     function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        constants = [value for value in code.co_consts if not inspect.iscode(value)] if code else []
-        source = repr((code.co_code, code.co_names, constants)) if code else function.__qualname__
+    except (OSError, TypeError):  # built in, or typed into an interpreter
+        source = function.__qualname__
     return hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
 
 
@@ -105,7 +103,7 @@ def environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Names the entries of environment.json, "torch 2.6 is 2.14", by which a resumed run loses the bits of an undisturbed one.
+    """Names the entries of environment.json, "torch 2.6 is 2.14", because of which a resumed run is not bit-identical.
 
     Numbers of processes and, on a CPU, of threads decide the order of sums; versions and devices have other kernels.
     """

@@ -26,21 +26,21 @@ SIZES = ("freeze_batch_size", "batch_size")  # the constants with the images per
 class StepMemory:
     """The owner of the batch sizes, which must fit the memory of the GPUs.
 
-    `cfg`: the constants of train.py; `criterion`: a loss function of the model; `boxes`: the most boxes of an image; `length`:
+    `cfg`: the constants of train.py; `criterion`: a loss function of the model; `boxes`: maximum per image; `length`:
     the number of training images. Raises SystemExit with advice if a thawed step does not fit.
     """
 
     def __init__(self, cfg: Any, model: DetectionModel, criterion: Callable, boxes: int, length: int, ranks: Ranks):
         self.accumulate = cfg.accumulate
         largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
-        probe = StepProbe(model, criterion, largest, max(boxes, 1), cfg.amp, ranks.all_gpus)
+        probe = StepProbe(model, criterion, largest, max(boxes, 1), cfg.amp)
         given = {name: getattr(cfg, name) for name in SIZES}
         self.batch_sizes: dict[str, Any] = choose_batch_sizes(given, probe.bytes, length, cfg.accumulate, ranks)
         self.thawed_bytes = 0  # of a step on each GPU after the thaw
         thaws = cfg.epochs == 0 or cfg.freeze_epochs < cfg.epochs
-        if thaws and ranks.device.type == "cuda":
+        if thaws and ranks.device.type == "cuda" and not ranks.all_gpus:
             try:
-                self.thawed_bytes = probe.bytes(-(-self.batch_sizes["batch_size"] // number_of_gpus(ranks)))
+                self.thawed_bytes = probe.bytes(-(-self.batch_sizes["batch_size"] // ranks.world_size))
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory after the thaw: {self.advice()}") from error
 
@@ -55,17 +55,13 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class StepProbe:
-    """Measures training steps on copies of a model: black images of `image_size` with `boxes` boxes each.
-
-    With `all_gpus` (nn.DataParallel) this GPU also computes the loss of the images of the others.
-    """
+    """Measures training steps on copies of a model: black images of `image_size` with `boxes` boxes each."""
 
     model: DetectionModel
     criterion: Callable
     image_size: tuple[int, int]
     boxes: int
     amp: str
-    all_gpus: bool = False
 
     def bytes(self, batch_size: int, frozen: bool = False) -> int:
         """Returns the peak memory of a step of `batch_size` images on a GPU, in bytes.
@@ -73,20 +69,17 @@ class StepProbe:
         The copy of the model takes as much memory as the later EMA. The model and all random states stay unchanged. Raises
         torch.cuda.OutOfMemoryError, also where cuDNN or a kernel refuses so large a batch.
         """
-        gathered = torch.cuda.device_count() if self.all_gpus else 1
         device = next(self.model.parameters()).device
         torch.cuda.reset_peak_memory_stats(device)
         trial = copy.deepcopy(self.model).train()
         trial.freeze_backbone(frozen)
         images = torch.zeros(batch_size, 3, *self.image_size, dtype=torch.uint8, device=device)
-        targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(gathered * batch_size, self.boxes, 1)
-        labels = torch.full((gathered * batch_size, self.boxes), self.model.first_class, device=device)
+        targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(batch_size, self.boxes, 1)
+        labels = torch.full((batch_size, self.boxes), self.model.first_class, device=device)
         dtype = torch.float16 if self.amp == "fp16" else torch.bfloat16
         try:
             with torch.autocast("cuda", dtype, enabled=self.amp != "none"):
                 predictions = trial(images)
-            if gathered > 1:
-                predictions = repeated(predictions, gathered)
             self.criterion(predictions, targets, labels, self.image_size)["total"].backward()
             moments = 2 * sum(p.nbytes for p in trial.parameters() if p.grad is not None)  # Adam allocates them later
             return torch.cuda.max_memory_allocated(device) + moments
@@ -97,14 +90,6 @@ class StepProbe:
         finally:
             del trial
             torch.cuda.empty_cache()
-
-
-def repeated(predictions, times: int):
-    """Returns predictions of `times` as many images: tensors `[B, ...]`, or tuples of them, become `[times * B, ...]`."""
-    if isinstance(predictions, torch.Tensor):
-        return torch.cat([predictions] * times)
-    parts = [repeated(part, times) for part in predictions]
-    return type(predictions)(*parts) if hasattr(predictions, "_fields") else tuple(parts)
 
 
 def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.device) -> int:
@@ -132,30 +117,24 @@ def choose_batch_sizes(
 
     It is what fits the smallest GPU, times the number of GPUs, but leaves enough steps per epoch: the learning rate grows with
     the batch, and few large steps train worse than many. `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`:
-    training images; `accumulate`: batches per optimizer step. Raises ConfigError without a GPU.
+    training images; `accumulate`: batches per optimizer step. Raises ConfigError without a GPU and for nn.DataParallel.
     """
-    chosen, gpus = {}, number_of_gpus(ranks)
+    chosen = {}
     of_step = min(length, max(length // MIN_STEPS, MIN_IMAGES))
-    limit = min(MAX_IMAGES, max(of_step // (gpus * accumulate), 1))
+    limit = min(MAX_IMAGES, max(of_step // (ranks.world_size * accumulate), 1))
     for name, size in sizes.items():
         if size:
             chosen[name] = size
             continue
-        if ranks.device.type != "cuda":
-            raise ConfigError(
-                f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 8"
-            )
+        if ranks.device.type != "cuda" or ranks.all_gpus:
+            place = "with device=cuda:all" if ranks.all_gpus else f"on {ranks.device}"
+            raise ConfigError(f"{name}=0 fits the batch to the memory of one GPU; {place} set it, for example to 8")
         of_phase = partial(step_bytes, frozen=name == "freeze_batch_size")
         smallest = min(ranks.gather(largest_batch(of_phase, limit, ranks.device)))
         if smallest == 0:
             raise ConfigError(f"{name}=0: not even one image fits; lower image_size, or choose a smaller model")
-        chosen[name] = smallest * gpus
+        chosen[name] = smallest * ranks.world_size
     return chosen
-
-
-def number_of_gpus(ranks: Ranks) -> int:
-    """Returns the number of GPUs that a batch is divided among."""
-    return torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
 
 
 def reserved_bytes(device: torch.device) -> int:

@@ -123,7 +123,7 @@ class Origin:
     ) -> tuple[Annotations, Annotations]:
         """Returns the data as the run to resume reads them: with its range of 16-bit values.
 
-        `fingerprint`: what determines the training besides the constants, such as digests of data and code. Raises ConfigError
+        `fingerprint`: what determines the run besides the constants, such as digests of data and code. Raises ConfigError
         that names its entries and the constants, other than those that `may_change`, which differ from the run to resume.
         """
         self.fingerprint = dict(fingerprint)
@@ -164,14 +164,11 @@ class Origin:
     def finish(self) -> tuple[State, Mapping[str, Any] | None]:
         """Returns the progress of the run to resume, and the `Meter.state_dict` of the epoch that it had begun.
 
-        Called last: only now last.pt has shown to be in order, so that a missing best.pt is written from it. Then the tensors of
-        last.pt, which may take gigabytes, are freed.
+        Called last: the tensors of last.pt, which may take gigabytes, are freed.
         """
         if not self.folder or not self.last:
             return State(), None
         state, meter = State(**self.saved["state"]), self.saved["meter"]
-        if self.ranks.is_main and not (self.folder / "best.pt").exists():
-            resume.restore_best(self.folder, self.last, state.best_epoch)
         self.last = None
         return state, meter
 

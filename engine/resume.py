@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import jobs, run_id
-from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
 from engine.run_store import address_of_run, fetch_run, is_store, run_root
+from engine.runs import COMMON, newest, run_of, runs
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
@@ -90,11 +90,11 @@ def run_to_resume(resume: bool | str, output: str, name: str) -> Path | None:
             output, _, name = address.rpartition("/")
         else:
             name = path
-        fetch_run(output, lambda folders: newest_of(folders, name))
+        fetch_run(output, lambda: newest(output, name))
         return run_of(output, str(run_root(path)), "last.pt")
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     restarts = run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")
-    fetch_run(output, lambda folders: newest_of(folders, name) if resume or restarts else None)
+    fetch_run(output, lambda: newest(output, name) if resume or restarts else None)
     newest_first = runs(output, name)[::-1]
     if restarts:
         own = next((path for path in newest_first if run_id() in jobs(path)), None)
@@ -114,12 +114,12 @@ def named_folder(resume: str) -> str:
 
 
 def refuse_missing(resume: str, output: str) -> None:
-    """Raises the error of a resume= that names no run with a last.pt: it names the run, a similar one, or the file."""
+    """Raises the error of a resume= that names no run with a last.pt."""
     if run := run_of(output, resume):
         raise ConfigError(f"resume={resume}: {run} has no last.pt, it ended before its first save: start it again")
-    if near := near_run(output, resume):
-        raise ConfigError(f"resume={resume}: there is no such run in output={output}; did you mean resume={near}?")
-    checkpoint.refuse_missing(run_root(named_folder(resume)) / "last.pt")
+    raise ConfigError(
+        f"resume={resume}: there is no such folder, and no run of this name in output={output}: correct it"
+    )
 
 
 def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
@@ -138,17 +138,3 @@ def with_resume(argv: Sequence[str]) -> list[str]:
     if any(word.startswith("resume=") for word in argv):
         return list(argv)
     return [*argv, "resume=true"]
-
-
-def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int | None) -> None:
-    """Writes a missing best.pt from last.pt, whose contents are `last`, if that was saved right after `best_epoch`, before the
-    next epoch began; otherwise prints a warning."""
-    if best_epoch is None:
-        return
-    if best_epoch == last["epoch"] and not last["resume"]["meter"]["batches"]:
-        checkpoint.save(folder / "best.pt", {key: value for key, value in last.items() if key != "resume"})
-        print(f"{folder / 'best.pt'} was missing: written again from last.pt")
-    else:
-        print(
-            f"WARNING: {folder / 'best.pt'} of epoch {best_epoch} is missing; only a better epoch will write it again"
-        )

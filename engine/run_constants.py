@@ -1,4 +1,4 @@
-"""The constants of a run that is resumed in one word: resume=FOLDER, or resume=true with its name."""
+"""The constants of a resumed run, whose command has only resume=FOLDER, or resume=true and name=."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -6,15 +6,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from engine.environment import last_start
 from engine.resume import refuse_missing
-from engine.run_folder import runs
 from engine.run_store import run_root
+from engine.runs import runs
 from utils import checkpoint
 from utils.config import ConfigError, T, check, override, show
 from utils.file_checks import fitting
-
-DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
 
 
 def with_constants_of(
@@ -22,7 +19,7 @@ def with_constants_of(
 ) -> T:
     """Returns the constants of a run with the overrides in `argv`; `defaults` only has those that the run does not know.
 
-    For `positional` see `override`. Raises ConfigError for data of the run that are in another working folder.
+    For `positional` see `override`.
     """
     values, names = constants_of(folder), [field.name for field in fields(defaults)]
     unknown = [name for name in values if name not in names]
@@ -32,7 +29,6 @@ def with_constants_of(
         raise ConfigError(f"{folder} cannot be resumed with its own constants: {error}") from error
     cfg = override(of_run, argv, positional)
     changed = [name for name in names if name != "resume" and getattr(cfg, name) != getattr(of_run, name)]
-    _require_data(folder, {name: getattr(cfg, name) for name in DATA if name not in changed})
     if os.environ.get("RANK", "0") == "0":
         text = ", ".join(f"{name}={show(getattr(cfg, name))}" for name in changed) or "none"
         print(f"constants: those of {folder}, not of train.py; changed by the command line: {text}")
@@ -52,17 +48,8 @@ def constants_of(folder: Path) -> dict[str, Any]:
         return {name: value for name, value in last["resume"]["origin"]["user_config"].items() if name != "resume"}
 
 
-def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:
-    """Raises ConfigError if data of a run cannot be found again by the constants that are `kept` from it."""
-    place = str(last_start(folder).get("working_folder", "."))
-    for name, path in kept.items():
-        if path and not os.path.exists(path) and os.path.exists(there := os.path.join(place, path)):
-            relative = f"{name}={path} of {folder} is relative to the folder in which the run was started"
-            raise ConfigError(f"{relative}: cd {place}, or add {name}={there}")
-
-
 def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str]) -> None:
-    """Raises ConfigError if a run that does not exist would become a training of the demo, which `argv` does not name."""
+    """Raises ConfigError if the run does not exist, and the demo, which `argv` does not name, would be trained instead."""
     if any(word.startswith("train=") or os.path.exists(word) for word in argv):
         return
     if isinstance(resume, str):

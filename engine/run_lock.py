@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process writes to it."""
+"""The lock of a run folder: only a single process writes to it."""
 
 import os
 import time

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from engine.environment import run_id
-from engine.run_lock import RunInUse, lock
+from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
 from utils.files import files_under
@@ -25,6 +25,7 @@ from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
 END = 45.0  # seconds for the last uploads of a run
+FETCH = 900.0  # seconds for the uploads of a start, which other nodes wait for
 REPORT = 15.0  # seconds for its report: together with END a minute, for which a bucket may hold the end of a run
 LAST = "last.pt"
 LINK = ".last.pt.upload"  # a hard link to the last.pt that is being uploaded
@@ -63,28 +64,28 @@ def claim(folder: Path) -> bool:
     return not address or remote.create(f"{address}/{CLAIM}", json.dumps(owner).encode())
 
 
-def fetch_run(output: str | Path, newest: Callable[[list[Path]], Path | None]) -> None:
-    """Makes a run the same here and in the bucket, if `output` is one: that which `newest` chooses from all run folders.
+def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
+    """Makes a run the same here and in the bucket, if `output` is one.
 
-    It is fetched, or uploaded if it has more progress here: its last upload was cut off, and other nodes need it. All runs
-    become folders here, so that their numbers go on. A run that a program on this computer continues is left alone."""
+    All runs become folders here, so that `newest` finds the run among them. It is fetched, or uploaded if it has more progress
+    here: its last upload was cut off, and other nodes need it."""
     if not is_store(output):
         return
     root, listed = run_root(output), remote.entries(str(output))
     for name in {name.partition("/")[0] for name in listed if "/" in name}:
         (root / name).mkdir(parents=True, exist_ok=True)
-    run = newest([path for path in root.glob("*") if path.is_dir()])
+    run = newest()
     if run is None:
         return
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}
     needed = [name for name in files if "/" not in name and not name.startswith(("epoch_", "."))]
-    with FileLock(root / f".{run.name}.lock"), suppress(RunInUse), closing(lock(run)):
+    with FileLock(root / f".{run.name}.lock"), closing(lock(run)):
         if remote.is_current(run / LAST, files.get(LAST)):
             return
         fetched = run / ".fetch"
         remote.download(str(output), {fetched / name: files[name] for name in needed})
         if not files or _steps(run / LAST) > _steps(fetched / LAST):
-            if problem := Uploads(run).close(remote.LISTING):
+            if problem := Uploads(run).close(FETCH):
                 raise FetchError(problem)
         else:
             for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
@@ -118,20 +119,18 @@ class Uploads:
         if self.address and self._thread.ident is None:
             self._thread.start()
 
-    def close(self, seconds: float | None = None) -> str:
+    def close(self, seconds: float = END) -> str:
         """Uploads the rest, and returns "". If that fails or takes too long, returns an error that names the folder."""
         if not self.address:
             return ""
         self._ending = True
         self.begin()
-        self._thread.join(seconds or END)
+        self._thread.join(seconds)
         if self._thread.is_alive():
-            self.problem = f"{self.address}: the last uploads took more than {seconds or END:g} s"
+            self.problem = f"{self.address}: the last uploads took more than {seconds:g} s"
         if not self.problem:
             return ""
-        fix = (
-            f"copy that folder to {self.address} when the storage can be reached again, or start again with resume=true"
-        )
+        fix = f"copy that folder to {self.address} when it can be reached again, or start again with resume=true"
         return f"{self.problem}\nthe last files were not uploaded, but all are in {self.folder}: {fix}"
 
     def _work(self) -> None:
@@ -140,9 +139,7 @@ class Uploads:
             self._due.wait(AGAIN if self.problem else None)
             self._due.clear()
             is_last = self._ending
-            slow = threading.Timer(
-                WARN_AFTER, self._warn, [f"{self.address}: an upload takes more than {WARN_AFTER} s"]
-            )
+            slow = threading.Timer(WARN_AFTER, self._warn, [f"{self.address}: an upload takes over {WARN_AFTER} s"])
             slow.daemon = True
             slow.start()
             try:

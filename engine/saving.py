@@ -1,14 +1,10 @@
 """Saving a run: the row of the log, best.pt and last.pt after each epoch, and last.pt between two steps."""
 
 import copy
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, cast
-
-import torch
 
 from engine.course import Course
 from engine.epoch import Meter, epoch_text
@@ -18,7 +14,6 @@ from engine.origin import Origin
 from engine.run_folder import Run, tensorboard_scalars
 from engine.state import State
 from utils import checkpoint
-from utils.config import ConfigError
 from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks
 from utils.signals import StopSignal
@@ -124,8 +119,7 @@ class Saver:
     ) -> list[Exception]:
         """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
-        with warn_if_disk_fails(errors):
-            run.check_folder()
+        run.require_own()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 run.log(row)
@@ -156,33 +150,3 @@ class Saver:
             "value_range": data.value_range,
             "model": self.updater.ema.model.state_dict(),
         }
-
-
-def require_space(folder: Path, updater: Updater) -> None:
-    """Raises ConfigError if the checkpoints of a run certainly do not fit on the disk of `folder`.
-
-    `folder`: of the run to resume, whose files are replaced, or the one in which a run folder will be made.
-    """
-    best, last = min_bytes(updater)
-    needed = last  # a save writes a whole file before it replaces the old one
-    needed += sum(size for name, size in (("best.pt", best), ("last.pt", last)) if not (folder / name).exists())
-    disk = shutil.disk_usage(next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()))
-    if disk.total and disk.free < needed:  # some network disks report 0
-        free, wanted = disk.free // 2**20, -(-needed // 2**20)
-        raise ConfigError(
-            f"{folder} has {free} MiB free, and best.pt, last.pt and its next version need {wanted} MiB: make room on this "
-            f"disk, or name a folder on another one by output="
-        )
-
-
-def min_bytes(updater: Updater) -> tuple[int, int]:
-    """Returns the least sizes of best.pt and last.pt, in bytes: the tensors that they hold."""
-    weights = sum(tensor.nbytes for tensor in updater.model.state_dict().values())
-    trained = sum(parameter.nbytes for parameter in updater.parameters)
-    moments = 0  # what other optimizers keep is not known before the first step
-    if isinstance(updater.optimizer, torch.optim.Adam | torch.optim.AdamW):
-        moments = 2 * trained
-    elif isinstance(updater.optimizer, torch.optim.SGD):
-        moments = trained
-    average = sum(parameter.nbytes for parameter in updater.ema.model.parameters())
-    return weights, weights + average + moments

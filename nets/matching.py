@@ -52,10 +52,10 @@ class MatchReport:
 
     def require(self, **fractions: float) -> "MatchReport":
         """Raises CheckpointError if less than this fraction of a part was taken: `require(backbone=.8)`."""
-        for part, least in fractions.items():
-            if self.fraction(part) < least:
+        for part, minimum in fractions.items():
+            if self.fraction(part) < minimum:
                 raise CheckpointError(
-                    f"only {self.fraction(part):.0%} of the {part} fits, but {least:.0%} must. Is model= the model of "
+                    f"only {self.fraction(part):.0%} of the {part} fits, but {minimum:.0%} must. Is model= the model of "
                     f"this file? Use another one, or weights=none to train from scratch.\n{self.text()}"
                 )
         return self

@@ -79,7 +79,7 @@ class PretrainedError(ValueError):
 
 
 def nearest(files: Sequence[OfficialFile], image_size: tuple[int, int]) -> OfficialFile:
-    """Returns the file whose input in the training was most like one of this height and width, by their areas."""
+    """Returns the file whose training input has the most similar area to this height and width."""
     return min(files, key=lambda file: abs(math.log(math.prod(file.image_size) / math.prod(image_size))))
 
 

@@ -7,24 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from nets import pretrained
-from nets.objects365 import OBJECTS365_CLASSES
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
 from utils import checkpoint
 from utils.file_checks import CheckpointError, class_names
 from utils.files import atomic_write, cache_folder, make_cache_folder
 
-OTHERS = {  # what the caller asks for: official weights by this option, or those of Objects365 -> what else it may be
-    "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
-    "objects365": "weights=FILE, weights=coco or weights=none",  # mirrors have COCO weights
+OTHERS = {  # option that asks for official weights -> what else it may be
+    "weights": "weights=FILE, weights=none or a mirror of the COCO weights, weights=https://HOST",
     "checkpoint": "checkpoint=FILE",
 }
-# Between the standard deviation of pixels of 0-255, about 60, and of legacy preprocessed pixels, about 1.
-MIN_INPUT_STD = 8.0
 
 
 def fetch(
@@ -110,15 +105,16 @@ class Weights(NamedTuple):
     state: dict[str, Tensor]  # with our tensor names
     classes: tuple[str, ...] | None  # names of its classes; None: unknown
     official: bool  # weights of the authors with COCO's classes, not a checkpoint of this program
+    model: str | None = None  # of a checkpoint of this program
 
 
 def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     """Reads a weights file.
 
-    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
+    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}`, or a bare
     state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
-    unchanged. If a file does not name its classes, 80 classes are COCO's and 365 are Objects365's. Raises PretrainedError for
-    damaged files, for files without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
+    unchanged. If a file does not name its classes, 80 classes are COCO's. Raises PretrainedError for
+    damaged files and for files without weights.
     """
     try:
         contents = checkpoint.read(path)
@@ -135,42 +131,14 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     if names := parts.get("classes"):
         if must := class_names(names):
             raise PretrainedError(f"weights={path}: classes must be {must}: use another copy")
-        return Weights(state, tuple(names), official=False)
-    deviation = input_std(state)
-    if deviation is not None and deviation < MIN_INPUT_STD:
-        raise PretrainedError(
-            f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
-            f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
-        )
-    known = {len(names): names for names in (COCO_CLASSES, OBJECTS365_CLASSES)}
-    classes = known.get(class_rows(state))
-    return Weights(state, classes, official=classes is COCO_CLASSES)
+        config = parts.get("config")
+        model = config.get("model") if isinstance(config, dict) else None
+        return Weights(state, tuple(names), official=False, model=model)
+    is_coco = class_rows(state) == len(COCO_CLASSES)
+    return Weights(state, COCO_CLASSES if is_coco else None, official=is_coco)
 
 
 def class_rows(state: Mapping[str, Tensor]) -> int:
     """Returns the number of classes that a state dict predicts; 0 if it has no class predictors."""
     bias = state.get("head.class_predictors.0.bias")
     return 0 if bias is None or bias.ndim != 1 else len(bias)
-
-
-def input_std(state: Mapping[str, Tensor]) -> float | None:
-    """Estimates the standard deviation of the pixels that a YOLOX stem was trained on, from its weights and batch norm.
-
-    In natural images the correlation of two pixels falls as exp(-distance / 20), and of two colors is about .9. Let S be
-    this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
-    the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
-    Returns None if there is no YOLOX stem, or if its batch norm was never updated.
-    """
-    weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")
-    if weight is None or variance is None or weight.shape[1:] != (12, 3, 3) or variance.shape != weight.shape[:1]:
-        return None
-    if bool((variance == 1).all()):
-        return None
-    phase, color, row, column = torch.meshgrid(*(torch.arange(n) for n in (4, 3, 3, 3)), indexing="ij")
-    y, x = 2 * row + phase % 2, 2 * column + phase // 2  # channels are 4 phases of 3 colors, see yolox.FOCUS
-    places = torch.stack([y, x], -1).reshape(-1, 2).double()
-    same = color.reshape(-1, 1) == color.reshape(1, -1)
-    correlation = torch.exp(-torch.cdist(places, places) / 20) * torch.where(same, 1.0, 0.9)
-    filters = weight.double().flatten(1)
-    expected = ((filters @ correlation) * filters).sum(1)
-    return float((variance.double() / expected.clamp(min=1e-30)).median().sqrt())

@@ -30,7 +30,7 @@ from engine.schedule import Schedule, enough_epochs
 from engine.state import State
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
-from utils import checkpoint, file_checks
+from utils import checkpoint
 from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -191,7 +191,7 @@ def test_resume_refuses_other_constants_and_names_them(demo_images, folder):
 def test_resume_without_a_run_starts_one_and_a_missing_path_fails(demo_images, tmp_path):
     train_quietly(config(demo_images, tmp_path, epochs=1, resume=True))
     assert (only_run(tmp_path) / "last.pt").exists()
-    with refused(file_checks.CheckpointError, tmp_path / "nowhere" / "last.pt"):
+    with refused(ConfigError, f"resume={tmp_path / 'nowhere'}"):
         train.main(config(demo_images, tmp_path, resume=str(tmp_path / "nowhere")))
 
 

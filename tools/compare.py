@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets.sources import division_of
-from engine.run_folder import run_of
+from engine.runs import run_of
 from utils import checkpoint
 from utils.config import show
 from utils.script import run_script

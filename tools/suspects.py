@@ -35,7 +35,7 @@ from datasets.split import json_of, relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.load import OFFICIAL, file_of, is_checkpoint
-from engine.run_folder import create, runs
+from engine.runs import create, runs
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_labels import write_label_files

@@ -6,7 +6,6 @@ import inspect
 import math
 import numbers
 import os
-import re
 import sys
 import tempfile
 import types
@@ -83,13 +82,10 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
             raise ConfigError(unknown_text(item, kinds))
         if name in changes:
             raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: remove one")
-        if name == "model" and is_weights(text):
-            option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
-            raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{shown}: write {_expected(name, kinds[name], getattr(cfg, name), text)}") from None
+            raise ConfigError(f"{shown}: write {_expected(name, kinds[name], getattr(cfg, name))}") from None
     return check(replace(cfg, **changes))
 
 
@@ -109,14 +105,11 @@ def _without_dashes(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> 
     after = next((word for word in argv[1:3] if word != "="), "--")  # name = value is three words
     if not text.strip() and not after.startswith("--") and after.partition("=")[0] not in kinds:
         text = after
-    default = "true" if bool in (kinds.get(name), *get_args(kinds.get(name))) else "VALUE"
-    given = brief(text.strip()) or default
-    if name not in kinds and name != "name":
+    given = brief(text.strip()) or "VALUE"
+    if name not in kinds:
         return f"{brief(argv[0])}: {migration.unknown_constant(name, given, kinds)}"
-    expected = ""
-    if name in kinds and given == "VALUE":
-        expected = f": {_expected(name, kinds[name], getattr(cfg, name))}"
-    return f"{brief(argv[0])}: write {name}={given}, without dashes and spaces{expected}"
+    expected = _expected(name, kinds[name], getattr(cfg, name))
+    return f"{brief(argv[0])}: write {name}={given}, without dashes and spaces: {expected}"
 
 
 def unknown_text(word: str, names: Collection[str]) -> str:
@@ -304,14 +297,11 @@ def _convert(value: Any, kind: Any) -> Any:
     return tuple(_convert(item, member) for item, member in zip(items, of, strict=True))
 
 
-def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
+def _expected(name: str, kind: Any, example: Any) -> str:
     """Returns the type and an example, for messages: two whole numbers, for example image_size=416,416.
 
-    `text`: what the user wrote; 640x480 makes 640,480 the example. A default of 0 turns something off: 1 is the example then."""
-    if example == 0 and not isinstance(example, bool):
+    A default of 0 or false turns something off: the example turns it on."""
+    if example == 0:
         example = type(example)(1)
-    if any(get_origin(member) is tuple for member in (kind, *get_args(kind))):
-        with suppress(ValueError):
-            example = _parse(re.sub(r"\s*[x×*;:]\s*", ",", text.strip()), kind)
     shown = "" if example is None else f", for example {name}={show(example)}"
     return f"{type_text(kind)}{shown}"

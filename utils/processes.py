@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RemoteError(RuntimeError):
-    """Another rank failed and reports the cause. This one only ends."""
+    """Another rank failed and reports the cause. This rank ends without a message."""
 
 
 class RankMismatchError(ValueError):
@@ -93,10 +93,11 @@ class Ranks:
         return self._broadcast_result(work, self.node_ranks[0], self.node_group)
 
     def _broadcast_result(self, work: Callable[[], T], source: int, group: dist.ProcessGroup | None) -> T:
-        result, error = None, None
+        result: list[Any] = [None]
+        error = None
         if self.rank == source:
             try:
-                result = work()
+                result = [work()]
             except (Exception, SystemExit) as raised:
                 error = raised
         failed = self.gather(error is not None)
@@ -105,10 +106,8 @@ class Ranks:
         if any(failed):
             raise RemoteError(f"rank {failed.index(True)} failed")
         if self.world_size > 1:
-            box = [result]
-            dist.broadcast_object_list(box, source, group)
-            (result,) = box
-        return result
+            dist.broadcast_object_list(result, source, group)
+        return result[0]
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
@@ -131,7 +130,7 @@ class Ranks:
                 dist.broadcast(tensor, 0)
 
     def stop(self) -> None:
-        """Leaves the process group; of one that an engine started, only the group of this node, which is ours."""
+        """Leaves the process group. If an engine started it, only the group of this node is left."""
         if self.world_size > 1:
             # Time for gloo's threads to drop the last tensors; torch < 2.8 could wait for them forever (pytorch#154976).
             time.sleep(0.1)
@@ -215,7 +214,9 @@ def _with_node(ranks: Ranks, timeout: timedelta | None = None) -> Ranks:
     places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
     nodes = [tuple(r for r in range(ranks.world_size) if places[r] == place) for place in dict.fromkeys(places)]
     group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
-    return replace(ranks, node_ranks=next(node for node in nodes if ranks.rank in node), node_group=group)
+    return replace(
+        ranks, node_ranks=next(node for node in nodes if ranks.rank in node), node_group=cast(dist.ProcessGroup, group)
+    )
 
 
 def backend_of(device: torch.device) -> str:

@@ -10,34 +10,24 @@ import queue
 import re
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from utils.progress import progress_bar
 from utils.text import first_line
 
 T = TypeVar("T")
 
-WARN_AFTER = 30  # seconds without an answer after which a line says so
-GIVE_UP_AFTER = 180  # seconds without an answer after which a start ends
-LISTING = 900  # the same while a folder is listed: a million objects take minutes
-THREADS = 32  # that download: for small files, each waits for the network most of the time
+WARN_AFTER = 30  # seconds without an answer before a warning; the package of the storage decides when to give up
+THREADS = 32  # that download: with small files, a thread mostly waits for the network
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
-VERSIONS = (
-    "generation",
-    "ETag",
-    "etag",
-    "md5Hash",
-    "blob_id",
-    "mtime",
-    "created",
-    "LastModified",
-)  # as storages list them
-PAGE = (b"<!doctype html", b"<html")
+VERSIONS = "generation ETag etag md5Hash blob_id mtime created LastModified".split()  # as storages list them
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
 _USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
@@ -60,7 +50,7 @@ class Entry(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether text is an address, such as s3://bucket/folder, and not a path."""
+    """Returns whether text is an address, such as s3://bucket/folder, and not a path."""
     return _ADDRESS.match(text) is not None
 
 
@@ -134,7 +124,7 @@ def entries(address: str) -> dict[str, Entry]:
     top, options = files._strip_protocol(address).rstrip("/"), {}
     if type(files).find is fsspec.AbstractFileSystem.find:  # which would leave out folders that it fails to list
         options["on_error"] = "raise"
-    found = answer(address, lambda: files.find(address, detail=True, **options), LISTING)
+    found = answer(address, lambda: files.find(address, detail=True, **options))
     found.pop(top, None)  # the address is that of a file
     names = {path.removeprefix(f"{top}/"): info for path, info in found.items() if info["type"] == "file"}
     folders = {name[: place.start()] for name in names for place in re.finditer("/", name)}
@@ -143,15 +133,11 @@ def entries(address: str) -> dict[str, Entry]:
 
 
 def entry_of(address: str) -> Entry:
-    """Returns the file at an address. Raises FetchError for a folder, and for a page in place of a file."""
+    """Returns the file at an address. Raises FetchError for a folder."""
     files = storage(scheme_of(address))
     info = answer(address, lambda: files.info(address))
     if info["type"] != "file":
         raise FetchError(f"{address}: is a folder, not a file: name the file")
-    if scheme_of(address) in WEB and (info.get("mimetype") == "text/html" or info.get("size") is None):
-        raise FetchError(
-            f"{address}: the server answers with a page, or without a length: download it, and give its path"
-        )
     return _entry(files, info)
 
 
@@ -201,11 +187,11 @@ def is_current(path: str | os.PathLike, entry: Entry | None) -> bool:
 
 def download(address: str, wanted: Mapping[Path, Entry]) -> None:
     """Downloads objects to paths in one folder, by many threads. `address`: of all together, for messages."""
-    size = sum(entry.size or 0 for entry in wanted.values())
-    for folder in {path.parent for path in wanted}:
-        folder.mkdir(parents=True, exist_ok=True)
     if not wanted:
         return
+    for folder in {path.parent for path in wanted}:
+        folder.mkdir(parents=True, exist_ok=True)
+    size = sum(entry.size or 0 for entry in wanted.values())
     free = shutil.disk_usage(min(wanted).parent).free
     if size > free:
         fix = "make room, name another disk by THAW_CACHE=FOLDER, or mount the bucket (docs/buckets.md)"
@@ -216,74 +202,66 @@ def download(address: str, wanted: Mapping[Path, Entry]) -> None:
             bar.update()
 
 
-def _copy(entry: Entry, path: Path, alive: Callable[[], None]) -> None:
+def _copy(entry: Entry, path: Path) -> None:
     """Downloads an object to a path, whole or not at all."""
-    from fsspec.callbacks import Callback  # only who has an address pays for it
-
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        storage(scheme_of(entry.address)).get_file(entry.address, str(temporary), callback=Callback(hooks={"": alive}))
-        with open(temporary, "rb") as file:
-            is_page = scheme_of(entry.address) in WEB and file.read(20).lstrip().lower().startswith(PAGE)
-        if is_page or entry.size not in (None, temporary.stat().st_size):
-            raise FetchError(
-                f"{entry.address}: is a page or a part, or has changed meanwhile: look at it, and start again"
-            )
+        storage(scheme_of(entry.address)).get_file(entry.address, str(temporary))
+        if entry.size not in (None, temporary.stat().st_size):
+            raise FetchError(f"{entry.address}: was cut off, or has changed meanwhile: start again")
         os.utime(temporary, (stamp_of(entry), stamp_of(entry)))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-# ---- deadlines
+# ---- threads
 
 
-def answer(address: str, work: Callable[[], T], seconds: float | None = None) -> T:
-    """Returns work(). Says when it takes long, and raises FetchError after so many seconds."""
-    return next(in_threads(address, [lambda alive: work()], seconds))
+def answer(address: str, work: Callable[[], T]) -> T:
+    """Returns work(). Prints a warning while it takes long, and raises an error that names the address."""
+    return next(in_threads(address, [work]))
 
 
-def in_threads(address: str, works: Sequence[Callable[[Callable], T]], seconds: float | None = None) -> Iterator[T]:
-    """Yields what all works return, in any order, by many threads. Raises FetchError for an error of one of them.
+def in_threads(address: str, works: Sequence[Callable[[], T]]) -> Iterator[T]:
+    """Yields the results of all works, in any order, from many threads. Raises FetchError for the first error.
 
-    A work may call its argument as a sign of life: without one, a line comes after each WARN_AFTER, and an error in the end.
-    No thread that hangs holds the end of the program."""
-    events: queue.SimpleQueue = queue.SimpleQueue()  # (value, error); None: a sign of life
-    rest, ended = iter(list(works)), threading.Event()
+    Prints a warning after every WARN_AFTER seconds without a result. A thread that hangs does not keep the program alive.
+    """
+    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    rest = deque(works)
 
     def run() -> None:
-        for work in rest:
-            if ended.is_set():
-                return
-            try:
-                events.put((work(lambda *_, **__: events.put(None)), None))
-            except BaseException as error:
-                ended.set()
-                events.put((None, error))
+        with suppress(IndexError):
+            while True:
+                work = rest.popleft()
+                try:
+                    results.put((work(), None))
+                except BaseException as error:
+                    rest.clear()
+                    results.put((None, error))
 
     for _ in range(min(THREADS, len(works))):
         threading.Thread(target=run, daemon=True).start()
-    left, silent = len(works), 0.0
     try:
-        while left:
-            try:
-                event, silent = events.get(timeout=WARN_AFTER), 0.0
-            except queue.Empty:
-                silent += WARN_AFTER
-                if silent >= (seconds or GIVE_UP_AFTER):
-                    raise FetchError(
-                        f"{address}: no answer for {silent:g} s: check the connection and the storage"
-                    ) from None
-                print(f"WARNING: {address}: no answer for {silent:g} s", flush=True)
-                continue
-            if event:
-                value, error = event
-                if error:
-                    raise _named(address, error) from error
-                left -= 1
-                yield value
+        for _ in works:
+            value, error = _result(results, address)
+            if error:
+                raise _named(address, error) from error
+            yield cast(T, value)
     finally:
-        ended.set()
+        rest.clear()
+
+
+def _result(results: queue.SimpleQueue, address: str) -> Any:
+    """Waits for the next result."""
+    waited = 0.0
+    while True:
+        try:
+            return results.get(timeout=WARN_AFTER)
+        except queue.Empty:
+            waited += WARN_AFTER
+            print(f"WARNING: {address}: no file has arrived for {waited:g} s; waiting", flush=True)
 
 
 def _named(address: str, error: BaseException) -> BaseException:

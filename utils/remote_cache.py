@@ -1,40 +1,31 @@
-"""Copies of data sets: downloaded from an address or unpacked from an archive at the start, and files like all others then.
+"""Local copies of data sets that are at an address or in an archive. After the start, the program only reads local files.
 
-A start lists the address, and downloads what is new or has changed. What is gone there goes here. A copy changes only while
-no other program uses it.
+A start lists the address, downloads what is new or has changed, and removes what is gone.
 """
 
 import hashlib
 import os
 import re
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 from unicodedata import normalize
 from urllib.parse import unquote
 
 from filelock import FileLock
 
-from utils import archives, remote
-from utils.archives import is_archive, is_hidden
+from utils import remote
+from utils.archives import extract, is_archive
 from utils.files import IMAGE_SUFFIXES, cache_folder
 from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
 
-if sys.platform != "win32":  # where a file in use cannot be removed anyway
-    import fcntl
-
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
 _addresses: dict[str, str] = {}  # folder or file in the cache -> the address or the archive that it is a copy of
-_used: dict[Path, IO] = {}  # folder of a copy -> open file with a lock, which this process holds until its end
 
 
 def local(source: str, alone: bool = False) -> str:
     """Returns the path of the copy of a data set at an address or in an archive; other paths unchanged. Raises FetchError.
 
-    Of a label file its folder is copied, too, and without images there the folder above; not with `alone`."""
+    For a label file, its folder is copied, or the folder above if it has no images; not with `alone`."""
     remote.refuse_keys("", source)
     source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
@@ -72,7 +63,7 @@ def place(address: str, kind: str = "remote") -> Path:
     path = address.partition("://")[2] if is_address(address) else os.path.basename(address)
     if scheme_of(address) in WEB:
         path = unquote(path.partition("#")[0])
-    name = archives.parts_of(path, address)[-1]
+    name = _parts_of(path, address)[-1]
     digest = hashlib.blake2b(address.encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
     copy = Path(os.path.abspath(cache_folder()), kind, f"{scheme_of(address) or 'archive'}-{digest}", name)
     _addresses[str(copy)] = address
@@ -90,15 +81,12 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
     """Returns the path of the copy of a file, {"": entry}, or of a folder, with the files `found`, made equal to them."""
     copy = place(address)
     folder = copy.parent
-    with _locked(folder):
+    with _lock(folder):
         _check_names(address, list(found), folder)
-        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not is_hidden(name)}
+        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not _is_hidden(name)}
         here = {os.path.join(top, name) for top, _, names in os.walk(folder) for name in names}
         current = {path for path in here if remote.is_current(path, wanted.get(path))}
-        outdated = here - current
-        if not all(os.path.basename(path).startswith(".") for path in outdated):  # of a start that was ended
-            _require_unused(folder, address)
-        for path in outdated:
+        for path in here - current:
             os.unlink(path)
         for top, _, _ in os.walk(folder, topdown=False):
             if not os.listdir(top) and top != str(folder):
@@ -117,17 +105,15 @@ def _unpacked(archive: str) -> str:
     copy = place(address)
     folder, temporary = copy.with_name(copy.name.partition(".")[0] or "set"), copy.with_name(".unpacking")
     _addresses[str(folder)] = archive
-    with _locked(copy.parent):
+    with _lock(copy.parent):
         if remote.is_current(folder, entry._replace(size=None)):
             return str(folder)
-        if folder.exists():
-            _require_unused(copy.parent, archive)
-            shutil.rmtree(folder)
-        shutil.rmtree(temporary, ignore_errors=True)  # an earlier start was ended
+        for outdated in (folder, temporary):  # of an earlier version, and of a start that was ended
+            shutil.rmtree(outdated, ignore_errors=True)
         if is_address(archive) and not remote.is_current(copy, entry):
             remote.download(archive, {copy: entry})
         print(f"unpacking {archive}", flush=True)
-        archives.extract(str(copy) if is_address(archive) else archive, temporary, archive)
+        extract(str(copy) if is_address(archive) else archive, temporary, archive)
         copy.unlink(missing_ok=True)
         stamp = remote.stamp_of(entry._replace(size=None))
         os.utime(temporary, (stamp, stamp))
@@ -135,12 +121,31 @@ def _unpacked(archive: str) -> str:
     return str(folder)
 
 
+def _lock(folder: Path) -> FileLock:
+    """Returns the lock that a program holds while it changes a copy."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return FileLock(f"{folder}.lock")
+
+
+def _is_hidden(name: str) -> bool:
+    """Returns whether a file belongs to no data set, such as .DS_Store or a file in __MACOSX."""
+    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+
+
+def _parts_of(name: str, address: str) -> list[str]:
+    """Returns the folders and the name of a file. Raises FetchError for a name that leads elsewhere."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or os.sep in part or "\0" in part for part in parts):
+        raise FetchError(f"{address}: {name!r} cannot be the name of a file here: rename it")
+    return parts
+
+
 def _check_names(address: str, names: list[str], folder: Path) -> None:
     """Raises FetchError for objects that cannot all be files below `folder`."""
     is_one_case = _is_one_case(folder)
     seen: dict[str, str] = {}
     for name in filter(None, names):
-        archives.parts_of(name, address)
+        _parts_of(name, address)
         other = seen.setdefault(normalize("NFC", name).casefold() if is_one_case else name, name)
         if other != name:
             raise FetchError(f"{address}: {other!r} and {name!r} are one file on this disk: rename one of them")
@@ -154,36 +159,3 @@ def _check_names(address: str, names: list[str], folder: Path) -> None:
 def _is_one_case(folder: Path) -> bool:
     """Whether upper and lower case are one name on the disk of a folder, as on most of macOS and Windows."""
     return folder.with_name(folder.name.upper()).exists()
-
-
-# ---- locks
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One program at a time changes a copy. After that, this process is one that uses it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        try:
-            yield
-        finally:
-            _lock_use(folder, "LOCK_SH")
-
-
-def _require_unused(folder: Path, address: str) -> None:
-    """Raises FetchError if another program uses a copy that would change."""
-    if not _lock_use(folder, "LOCK_EX"):
-        fix = "wait for its end, or give this one its own copy by THAW_CACHE=FOLDER"
-        raise FetchError(f"{address} has changed, and another program on this computer still uses its copy: {fix}")
-
-
-def _lock_use(folder: Path, kind: str) -> bool:
-    """Returns whether this process now uses a copy, together with others (LOCK_SH) or alone (LOCK_EX)."""
-    if folder not in _used:
-        _used[folder] = open(f"{folder}.use", "ab")
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(_used[folder], getattr(fcntl, kind) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

@@ -23,28 +23,14 @@ PAUSE = 1.0  # seconds by which a process delays its error, so that the rank wit
 def command_line(script: str, words: Sequence[str]) -> str:
     """Returns the command that starts the running script with other words, quoted for the shell: python train.py resume=runs/x.
 
-    Under torchrun it is the command of torchrun with its options, if the system tells it (Linux does). If the file `script`
-    was not started from a shell but is used by another program, only the words are returned.
+    Under torchrun, its options are left out. If another program uses the file `script`, only the words are returned.
     """
     join = subprocess.list2cmdline if os.name == "nt" else shlex.join
     if Path(sys.argv[0]).resolve() != Path(script).resolve():
         return join(words)
-    start = ["python"]
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        start = _torchrun(sys.argv)
-    return join([*start, sys.argv[0], *words])
-
-
-def _torchrun(argv: Sequence[str]) -> list[str]:
-    """Returns how torchrun, the parent of this process, was started, up to the script; [] where it cannot be known."""
-    with suppress(OSError):
-        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-        options = words[1 : -len(argv)]
-        if words[-len(argv) :] == list(argv) and options:
-            if Path(options[0]).name == "torchrun":
-                return ["torchrun", *options[1:]]
-            return ["python", *options]
-    return []
+        return "torchrun ... " + join([sys.argv[0], *words])
+    return join(["python", sys.argv[0], *words])
 
 
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:

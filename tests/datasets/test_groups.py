@@ -292,9 +292,7 @@ def frames(*paths: str, **options) -> list[dict]:
 def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     paths = panned(tmp_path, 30, "IMG_{:04}.jpg")
     (found,) = frames(*paths)
-    assert (
-        found["splits"] == ["train", "val"] and "10 of 10 images" in found["text"] and len(found["groups"]) == 10
-    )
+    assert found["splits"] == ["train", "val"] and "10 of 10 images" in found["text"] and len(found["groups"]) == 10
     with pytest.raises(SystemExit) as stopped:
         check_script.main([paths[0], f"val={paths[1]}", f"page={tmp_path / 'check.html'}"])
     assert found["text"] in capsys.readouterr().out and not stopped.value.code

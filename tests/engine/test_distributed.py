@@ -396,18 +396,12 @@ def test_devices_are_chosen_by_local_rank(monkeypatch):
     ]
 
 
-def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
+def test_idle_gpus_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (advice,) = hardware.gpu_advice(["train.py", "train=my data"])
     told(advice, "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'", "device=cuda:all")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not list(hardware.gpu_advice(["train.py"]))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
-    told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
@@ -586,9 +580,9 @@ def one_epoch(shared, folder, name, model, weights, seed):
     return train.Config(**data, **sizes, **rates, model=model, weights=weights and str(shared / weights))
 
 
-# model, weights, seed; with THAW_SEEDS=20 yolox_nano from scratch with 20 seeds
+# model, weights, seed
 EPOCHS = [("yolox_nano", "weights/yolox_nano.pth", 5), ("yolov9_t", None, 1), ("ppyoloe_s", None, 1)]
-EPOCHS += [("yolox_nano", None, seed) for seed in range(int(os.environ.get("THAW_SEEDS", 2)))]
+EPOCHS += [("yolox_nano", None, 0), ("yolox_nano", None, 1)]
 
 
 @pytest.mark.slow

@@ -49,15 +49,6 @@ def test_memory_of_other_programs_is_not_free_but_reserved_memory_is(gpu):
     assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
 
 
-def test_step_that_runs_out_of_memory_does_not_fit(gpu):
-    def step(images):
-        if images > 2:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return 0
-
-    assert memory.largest_batch(step, 100, gpu()) == 2
-
-
 def test_automatic_batch_sizes_of_both_phases(gpu):
     def step_bytes(images, frozen=False):
         return images * (GIB if frozen else 2 * GIB)
@@ -84,8 +75,8 @@ def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images
     gpu, length, accumulate, gpus, batch_size, monkeypatch
 ):
     """With a model so small that thousands of images fit. Few images: 8 per optimizer step, or one on each GPU."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    ranks = Ranks(device=gpu(), all_gpus=gpus > 1)
+    ranks = Ranks(world_size=gpus, device=gpu())
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value] * gpus)
     sizes = {"freeze_batch_size": 0, "batch_size": 0}
     chosen = memory.choose_batch_sizes(sizes, lambda images, frozen: images, length, accumulate, ranks)
     assert chosen == dict.fromkeys(sizes, batch_size)
@@ -119,15 +110,6 @@ def test_other_errors_of_the_probe_are_not_taken_for_a_lack_of_memory():
     with simulated_gpu(), pytest.raises(RuntimeError, match="shapes") as raised:
         StepProbe(too_large("shapes").to("cuda:0"), None, (64, 64), 1, "none").bytes(4)
     assert not isinstance(raised.value, torch.cuda.OutOfMemoryError)
-
-
-def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus():
-    """The criterion runs on the first GPU, for the gathered predictions of all."""
-    with simulated_gpu(count=4):
-        model = nets.build("tiny_n", 3).to("cuda:0")
-        probe = (model, nets.criterion(model), (64, 64), 100, "none")
-        one, four = (StepProbe(*probe, all_gpus).bytes(4) for all_gpus in (False, True))
-    assert four > 1.5 * one
 
 
 def test_gpu_logs_every_20_steps_or_2_seconds_and_ranks_agree():
@@ -164,13 +146,6 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_
     assert (saved["config"]["freeze_batch_size"], saved["config"]["batch_size"]) == (8, 4)
 
 
-def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step():
-    sizes = {"freeze_batch_size": 32, "batch_size": 16}
-    told(memory.less_memory(sizes, accumulate=2), "batch_size=16 to 8", "accumulate=4", "freeze_batch_size=16")
-    told(memory.less_memory(sizes, 1, frozen=True), "freeze_batch_size=32 to 16", "accumulate=2", "batch_size=8")
-    told(memory.less_memory({**sizes, "batch_size": 1}, 1), "batch_size", "image_size")
-
-
 def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, monkeypatch):
     def step_bytes(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -193,11 +168,11 @@ def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_
         train.main(config(demo_images, tmp_path), parts=train.Parts(updater=OutOfMemory))
 
 
+@pytest.mark.parametrize("ranks", [Ranks(), Ranks(device=torch.device("cuda"), all_gpus=True)])
 @pytest.mark.parametrize("name", ["batch_size", "freeze_batch_size"])
-def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
-    with refused(ConfigError, f"{name}=0", "cpu"):
-        train.main(config(demo_images, tmp_path / "runs", **{name: 0}))
-    assert not (tmp_path / "runs").exists()
+def test_automatic_batch_size_needs_one_gpu_per_process(name, ranks):
+    with refused(ConfigError, f"{name}=0", "cuda:all" if ranks.all_gpus else "cpu"):
+        memory.choose_batch_sizes({name: 0}, lambda *_, **__: 1, 100, 1, ranks)
 
 
 @pytest.mark.gpu
@@ -229,12 +204,3 @@ def test_the_probe_counts_both_moments_of_what_a_step_trains(monkeypatch, frozen
         measured = StepProbe(model, nets.criterion(model), (64, 64), 1, "none").bytes(2, frozen)
     trained = sum(p.nbytes for name, p in model.named_parameters() if not (frozen and name.startswith("backbone.")))
     assert measured == 2 * trained
-
-
-def test_the_thawed_step_is_measured_with_the_largest_shard(monkeypatch, gpu):
-    asked = []
-    monkeypatch.setattr(StepProbe, "bytes", lambda self, images, frozen=False: asked.append(images) or 7)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    cfg = train.Config(image_size=(64, 64), batch_size=4)
-    made = memory.StepMemory(cfg, None, None, 1, 9, Ranks(device=gpu(), all_gpus=True))
-    assert asked == [2] and made.thawed_bytes == 7

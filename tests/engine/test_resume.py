@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import weakref
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,10 @@ import pytest
 import torch
 from refused import refused
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
-from toys import make_updater, toy
 
 import nets
 import train
 from engine import resume, saving
-from engine.optimizer import Updater
 from engine.origin import Origin
 from engine.run_folder import Run
 from engine.saving import Saver
@@ -159,14 +156,6 @@ def test_process_stopped_by_another_one_saves_and_fails_so_that_torchrun_restart
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["meter"]["batches"] == 1
 
 
-def test_process_whose_torchrun_has_ended_stops_training(demo_images, tmp_path, monkeypatch, at_call):
-    parent = os.getppid()
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    at_call(2, lambda: monkeypatch.setattr(os, "getppid", lambda: parent + 1))
-    with refused(SystemExit, "torchrun"):
-        train.main(config(demo_images, tmp_path))
-
-
 # --- writes that fail -------------------------------------------------------------------------------------------------
 
 
@@ -197,17 +186,6 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
     assert (folder / "curves.png").stat().st_size > 0
 
 
-def test_full_disk_at_a_stop_is_an_error_and_the_previous_checkpoint_stays(demo_images, tmp_path, at_call, disk):
-    def stop():
-        disk["full"] = True
-        signal.raise_signal(signal.SIGTERM)
-
-    at_call(6, stop)
-    with refused(checkpoint.DiskError, "last.pt", "No space left on device"):
-        train.main(config(demo_images, tmp_path))
-    assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == 1
-
-
 def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, monkeypatch):
     """log.csv cannot be written in the last epoch; best.pt and last.pt are written all the same."""
     log = Run.log
@@ -216,38 +194,6 @@ def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, m
     with pytest.raises(OSError, match="No space"):
         train.main(config(demo_images, tmp_path, epochs=2), parts=parts)
     assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_run_whose_files_do_not_fit_on_the_disk_is_refused_before_it_makes_a_folder(
-    demo_images, tmp_path, monkeypatch, optimizer
-):
-    updaters, free = [], []
-    parts = train.Parts(updater=lambda *args, **options: updaters.append(Updater(*args, **options)) or updaters[-1])
-    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=2**40, free=free[0]))
-    cfg = config(demo_images, tmp_path, optimizer=optimizer, epochs=2, resume=True)
-    free.append(0)
-    with refused(ConfigError, tmp_path, "0 MiB", "output="):
-        train.main(cfg, parts=parts)
-    assert not list(tmp_path.iterdir())
-    best, last = saving.min_bytes(updaters[0])
-    free[0] = best + 2 * last
-    folder, *_ = train_quietly(cfg, parts=parts)
-    for name, least in (("best.pt", best), ("last.pt", last)):  # the rest: rows, constants, and headers of tensors
-        assert least < (folder / name).stat().st_size < least + 2**18
-    free[0] = last - 1  # a resumed run needs only the next version of last.pt
-    with refused(ConfigError, folder):
-        train.main(replace(cfg, epochs=3), parts=parts)
-    free[0] = last
-    assert len(log_of(train_quietly(replace(cfg, epochs=3), parts=parts)[0])) == 3
-
-
-def test_a_network_disk_that_reports_no_size_is_not_called_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))
-    saving.require_space(tmp_path, make_updater(toy()))
-    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=1, free=0))
-    with refused(ConfigError, tmp_path, "output="):
-        saving.require_space(tmp_path, make_updater(toy()))
 
 
 def failing_save(monkeypatch, names, until):
@@ -484,24 +430,8 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
     assert len(reads) == 1 and len(kept) > 20 and alive == [0]
 
 
-def test_a_resumed_run_has_the_weights_that_it_began_with(demo_images, tmp_path):
-    """From them follows the recipe from scratch."""
-    cfg = config(demo_images, tmp_path, epochs=1)
-    folder, *_ = train_quietly(cfg)
-    train_quietly(replace(cfg, epochs=2, resume=True, weights=None))
-    assert checkpoint.load(folder / "last.pt")["config"]["weights"] == cfg.weights
-
-
-def test_a_run_is_resumed_by_its_name_from_python_too(demo_images, tmp_path):
-    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=1))
-    train_quietly(config(demo_images, tmp_path, epochs=2, resume="small"))
-    assert len(log_of(folder)) == 2
-
-
 @pytest.mark.parametrize("words", [[], ["train=data"]])
-@pytest.mark.parametrize(
-    ("written", "expected"), [("early", "no last.pt"), ("earl", "resume=early"), ("x", "x/last.pt")]
-)
+@pytest.mark.parametrize(("written", "expected"), [("early", "no last.pt"), ("earl", "resume=earl"), ("x", "resume=x")])
 def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expected):
     """Whether or not the command names the data."""
     folder = tmp_path / "early-2026-01-31-1"
@@ -511,37 +441,6 @@ def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expecte
         with refused((ConfigError, CheckpointError), expected) as raised:
             Origin(train.from_command_line([f"resume={name}", f"output={tmp_path}", *words]), Ranks())
         assert written != "early" or str(folder) in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("best_epoch", "batches", "is_written"), [(4, 0, True), (4, 1, False), (2, 0, False), (None, 0, False)]
-)
-def test_a_missing_best_pt_is_written_only_from_a_last_pt_with_its_weights(tmp_path, best_epoch, batches, is_written):
-    last = {
-        "epoch": 4,
-        "step": 9,
-        "model": {},
-        "config": {},
-        "classes": ["a"],
-        "resume": {"meter": {"batches": batches}},
-    }
-    resume.restore_best(tmp_path, last, best_epoch)
-    assert (tmp_path / "best.pt").exists() == is_written
-    if is_written:
-        assert "resume" not in checkpoint.load(tmp_path / "best.pt")
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
-def test_the_moments_of_the_optimizer_take_the_room_that_is_counted_before_the_first_step(optimizer):
-    updater = make_updater(toy(), optimizer=optimizer)
-    weights, whole = saving.min_bytes(updater)
-    for parameter in updater.parameters:
-        parameter.grad = torch.ones_like(parameter)
-    updater.optimizer.step()
-    states = updater.optimizer.state_dict()["state"].values()
-    moments = sum(x.nbytes for state in states for x in state.values() if torch.is_tensor(x) and x.ndim)
-    average = sum(parameter.nbytes for parameter in updater.ema.model.parameters())
-    assert whole == weights + average + moments and moments
 
 
 @pytest.mark.parametrize(
@@ -557,19 +456,6 @@ def test_last_pt_is_saved_when_save_minutes_have_passed_since_the_last_save(monk
     )
     Saver.between_steps(saver, State(), None)
     assert len(saves) == is_due
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_the_timer_waits_from_the_first_word_of_the_ranks_in_a_save_to_the_last(last):
-    """And after the last save of a run."""
-    stop, seen = SimpleNamespace(saving=False), []
-
-    def note(*_):
-        seen.append(stop.saving)
-
-    updater, ranks = SimpleNamespace(average_statistics=note), SimpleNamespace(gather=note)
-    Saver._save(SimpleNamespace(stop=stop, run=None, updater=updater, ranks=ranks), State(), None, last)
-    assert seen == [True, True] and stop.saving is last
 
 
 def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():

@@ -17,7 +17,6 @@ from engine.origin import Origin
 from engine.run_constants import constants_of, with_constants_of
 from utils import checkpoint
 from utils.config import ConfigError
-from utils.file_checks import CheckpointError
 
 CHANGES = {"mosaic": 0.25, "flip": 0.0, "epochs": 2, "val": ".3", "accumulate": 2, "save_minutes": 3.0}
 
@@ -91,28 +90,6 @@ def test_a_finished_run_is_extended(copy):
     assert (copy / "log.csv").read_text().count("\n") == 1 + 3 and "done" in text
 
 
-def test_demo_constants_are_those_of_the_run(copy, capsys):
-    """A demo keeps the constants DEMO that it was trained with, also after DEMO was edited."""
-    change_constants(copy, train="data/demo/train.txt", image_size=[96, 96], mosaic=0.125)
-    found = train.from_command_line([f"resume={copy}"])
-    assert (found.image_size, found.mosaic) == ((96, 96), 0.125)
-    assert "demo:" not in capsys.readouterr().out
-
-
-def test_relative_data_are_found_only_where_the_run_was_started(copy, tmp_path, monkeypatch):
-    there, here = tmp_path / "there", tmp_path / "here"
-    (there / "images").mkdir(parents=True), here.mkdir()
-    change_constants(copy, train="images", val=".2", weights="none.pt", classes="cat,dog")
-    start = json.loads((copy / "environment.json").read_text())
-    (copy / "environment.json").write_text(json.dumps(start | {"working_folder": str(there)}))
-    monkeypatch.chdir(there)
-    assert train.from_command_line([f"resume={copy}"]).train == "images"
-    monkeypatch.chdir(here)
-    with refused(ConfigError, "train=images", there, f"train={there / 'images'}"):
-        train.from_command_line([f"resume={copy}"])
-    assert train.from_command_line([f"resume={copy}", "train=other"]).train == "other"
-
-
 def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(copy, capsys, trained):
     change_constants(copy, brightness=0.5, patience=...)
     assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
@@ -123,14 +100,6 @@ def test_a_constant_of_another_type_names_the_run(copy):
     change_constants(copy, scale="large")
     with refused(ConfigError, copy.name, "scale"):
         train.from_command_line([f"resume={copy}"])
-
-
-@pytest.mark.parametrize("contents", ["", "[1]", None])
-def test_a_damaged_environment_does_not_matter(copy, trained, contents):
-    (copy / "environment.json").write_text(contents or "{}")
-    found = train.from_command_line([f"resume={copy}", f"output={copy.parent}"])
-    assert found == replace(trained[0], resume=str(copy), output=str(copy.parent))
-    assert "nothing to do" in train_quietly(found)[2]
 
 
 def test_the_kept_run_of_an_earlier_version_resumes_in_one_word(tmp_path, monkeypatch):
@@ -148,7 +117,7 @@ def test_a_new_run_starts_only_if_the_command_names_its_data(demo_images, tmp_pa
     words = ["resume=true", "name=new", f"output={tmp_path}"]
     with refused(ConfigError, "name=new", "train="):
         train.from_command_line(words)
-    with refused(CheckpointError, tmp_path / "new" / "last.pt"):
+    with refused(ConfigError, f"resume={tmp_path / 'new'}"):
         train.from_command_line([f"resume={tmp_path / 'new'}"])
     whole = [*words, f"train={demo_images}"]
     assert train.from_command_line(whole) == train.Config(
@@ -169,7 +138,7 @@ def test_the_name_of_a_run_resumes_its_newest_folder(copy, tmp_path, monkeypatch
     found = train.from_command_line(["resume=small", f"output={copy.parent}"])
     assert found.resume == str(copy.with_name("small-2999-01-01-1"))
     assert train.from_command_line([f"resume={copy.name}", f"output={copy.parent}"]).resume == str(copy)
-    with refused(ConfigError, "resume=smal", "resume=small"):
+    with refused(ConfigError, "resume=smal", copy.parent):
         train.from_command_line(["resume=smal", f"output={copy.parent}"])
 
 
@@ -177,8 +146,6 @@ def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy, tmp_path, m
     cfg = train.Config(output=str(copy.parent), name="more", weights="small")
     assert train.checked(cfg).weights == str(copy / "best.pt")
     assert train.checked(replace(cfg, weights=str(copy))).weights == str(copy / "best.pt")
-    with refused(ConfigError, "weights=smal", "weights=small"):
-        train.checked(replace(cfg, weights="smal"))
     shutil.copytree(copy, copy.with_name("early-2026-01-31-1"), ignore=shutil.ignore_patterns("best.pt"))
     with refused(ConfigError, "weights=early", copy.with_name("early-2026-01-31-1") / "last.pt"):
         train.checked(replace(cfg, weights="early"))
@@ -188,13 +155,6 @@ def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy, tmp_path, m
         train.checked(replace(cfg, weights="early"))
     shutil.copytree(copy, copy.with_name("coco-2026-01-31-1"))
     assert train.checked(replace(cfg, weights="coco")).weights == "coco"
-
-
-def test_a_mistyped_path_without_a_name_is_not_proposed_as_a_value(tmp_path):
-    path = str(tmp_path / "phtos")
-    with refused(ConfigError, path) as caught:
-        train.from_command_line([path])
-    assert "train=" not in str(caught.value)
 
 
 def test_resume_true_alone_does_not_train_the_demo_next_to_other_runs(copy):
@@ -211,9 +171,3 @@ def test_the_run_of_torchrun_s_id_is_found_not_the_newest(copy, monkeypatch):
     assert train.from_command_line(words).seed == 7
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
     assert train.from_command_line(words).seed == 2
-
-
-def test_only_rank_0_prints_where_the_constants_are_from(copy, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "1")
-    train.from_command_line([f"resume={copy}"])
-    assert not capsys.readouterr().out

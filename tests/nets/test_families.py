@@ -249,7 +249,7 @@ def test_checkpoint_round_trip_keeps_every_bit(family, tmp_path):
     again = nets.build(name_of(family), 3, state)
     again.load_state_dict(state)
     assert changed(copy_of(model), again) == set() and len(state) == len(model.state_dict())
-    renamed, classes, _ = nets.read_weights(tmp_path / "best.pt", name_of(family))  # as weights of another training
+    renamed, classes, *_ = nets.read_weights(tmp_path / "best.pt", name_of(family))  # as weights of another training
     assert renamed.keys() == state.keys() and classes == ("a", "b", "c")
 
 

@@ -36,7 +36,7 @@ def test_outputs_equal_the_official_code(tmp_path, size):
     reference = official.reference(f"yolov9_{size}")
     layout = {"s": lambda state: {"state_dict": state}}.get(size, lambda state: state)  # both occur
     torch.save(layout(official.filled_state(f"yolov9_{size}")), tmp_path / "filled.pt")
-    state, classes, _ = nets.read_weights(tmp_path / "filled.pt", f"yolov9_{size}")
+    state, classes, *_ = nets.read_weights(tmp_path / "filled.pt", f"yolov9_{size}")
     assert classes == pretrained.COCO_CLASSES
     with torch.device("meta"):
         model = nets.build(f"yolov9_{size}", 80).eval()

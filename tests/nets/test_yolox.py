@@ -19,7 +19,7 @@ STRIDES = (8, 16, 32)
 
 @pytest.fixture(scope="module")
 def official_nano(shared):
-    state, classes, _ = nets.read_weights(shared / "weights" / "yolox_nano.pth", "yolox_nano")
+    state, classes, *_ = nets.read_weights(shared / "weights" / "yolox_nano.pth", "yolox_nano")
     assert classes == pretrained.COCO_CLASSES
     model = nets.build("yolox_nano", 80)
     model.load_state_dict(state)
@@ -42,7 +42,7 @@ def test_outputs_equal_the_official_code(tmp_path, size):
     """Raw outputs, decoded boxes, scores and labels, with weights read through the reader of official files."""
     reference = official.reference(f"yolox_{size}")
     torch.save({"model": official.filled_state(f"yolox_{size}")}, tmp_path / "filled.pth")
-    state, classes, _ = nets.read_weights(tmp_path / "filled.pth", f"yolox_{size}")
+    state, classes, *_ = nets.read_weights(tmp_path / "filled.pth", f"yolox_{size}")
     assert classes == pretrained.COCO_CLASSES
     with torch.device("meta"):
         model = nets.build(f"yolox_{size}", 80).eval()
