@@ -17,7 +17,6 @@ from datasets import demo
 from datasets.formats.read import read
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
-from tools.check_report import _warnings, check
 from tools.convert import convert
 from utils import checkpoint
 from utils.images import read_bytes
@@ -47,13 +46,6 @@ def finished(two_sets, tmp_path_factory):
 def test_the_output_names_the_classes_of_each_set(finished, two_sets):
     for source, names in zip(two_sets.split(","), (demo.CLASSES[:2], demo.CLASSES[1:3]), strict=True):
         assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
-
-
-def test_folders_have_the_names_that_the_user_gave(two_sets):
-    """Their files may have one name."""
-    folders = [str(Path(source).parent) for source in two_sets.split(",")]
-    *_, table = read(",".join(folders), "train").notes
-    assert [line.split()[0] for line in table.splitlines()[2:]] == folders
 
 
 def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
@@ -88,40 +80,6 @@ def test_a_run_stopped_in_the_middle_ends_with_the_same_bits(finished, two_sets,
     assert len(log_of(folder)) < 2 and any(len(arguments) == 5 for arguments in calls)
     train_quietly(cfg)
     assert_same_run(folder, finished[0])
-
-
-@pytest.mark.slow
-def test_all_labeled_is_another_training(finished, two_sets, tmp_path):
-    folder, *_ = train_quietly(cfg_of(two_sets, tmp_path, all_labeled=True))
-    assert log_of(folder)[-1]["loss"] != log_of(finished[0])[-1]["loss"]
-
-
-@pytest.mark.slow
-def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
-    report, _ = check(two_sets, ".4")
-    assert report["train"]["annotated"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))
-    assert not any("looked for" in warning for warning in report["warnings"])
-    many = drawn(tmp_path, {"all": range(20, 90)})
-    few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
-    assert not any("looked for" in warning for warning in few["warnings"])  # the larger set has all classes
-    (many / "classes.txt").write_text("\n".join(["one", "two", *demo.CLASSES[2:]]))
-    few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
-    assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
-
-
-def test_a_warning_of_the_check_names_few_of_many_classes():
-    """In LVIS, each of 1,203 classes was looked for in a few images."""
-    part = {"images": 1000, "classes": {f"class {i}": 9 for i in range(1203)}}
-    (warning,) = _warnings("train", part | {"annotated": dict.fromkeys(part["classes"], 5)})
-    assert "class 0" in warning and "1203" in warning and len(warning) < 500
-
-
-def test_the_check_names_all_sets(two_sets, tmp_path, capsys):
-    sets = [*two_sets.split(","), *(str(drawn(tmp_path, {f"{i}": [20 + i]}) / f"{i}.txt") for i in range(4))]
-    with pytest.raises(SystemExit, match="^0$"):
-        check_main([",".join(sets), "val=.4"])
-    lines = capsys.readouterr().out.splitlines()
-    assert all(any(line.split()[:1] == [name] for line in lines) for name in sets)
 
 
 def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):

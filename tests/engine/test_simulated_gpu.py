@@ -210,17 +210,6 @@ def test_training_may_round_to_tf32_but_evaluation_and_detector_do_not(demo_imag
     assert used == {("training", True), ("evaluation", False)}
 
 
-@pytest.mark.slow
-def test_both_phases_are_captured_with_the_kernels_of_training(demo_images, tmp_path, monkeypatch):
-    found, real = [], Graphed.__init__
-    monkeypatch.setattr(
-        Graphed, "__init__", lambda *args: (found.append(torch.backends.cudnn.allow_tf32), real(*args))[1]
-    )
-    with simulated_gpu():
-        train_quietly(config(demo_images, tmp_path, epochs=2, amp="none", device="auto"))
-    assert found == [True, True]  # frozen, and thawed after an evaluation
-
-
 def test_a_named_gpu_becomes_the_current_one():
     with simulated_gpu(count=2) as gpu:
         assert processes.start("cuda:1").device == gpu.device == torch.device("cuda:1")
