@@ -76,28 +76,6 @@ def test_without_moves_a_sample_equals_the_letterboxed_image(kind):
             np.testing.assert_array_equal(mirrored.image, flipped)
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.7])
-def test_boxes_of_an_image_upside_down_follow_its_pixels_exactly(scale):
-    """The image has half the input's size, so that its pixels become whole pixels at scales of 1 and .5."""
-    boxes = np.array([[25, 18, 45, 26]], np.float32)
-    image = np.zeros((60, 80, 3), np.uint8)
-    image[18:26, 25:45] = 255
-    still = STILL | {"scale": (scale, scale)}
-    plain, upside_down = (
-        augmented(
-            Sample(image, boxes, np.zeros(1, int)), (120, 160), np.random.default_rng(1), "corner", **still | flips
-        )
-        for flips in ({}, {"flip_vertical": 1.0})
-    )
-    if scale < 1:  # else padding and borders may differ by rounding
-        np.testing.assert_array_equal(upside_down.image, plain.image[::-1])
-    x1, y1, x2, y2 = plain.boxes[0]
-    np.testing.assert_allclose(upside_down.boxes, [[x1, 120 - y2, x2, 120 - y1]], atol=0.51)
-    rows, columns = np.nonzero(upside_down.image[..., 0] > 127)
-    seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-    np.testing.assert_allclose(upside_down.boxes[0], seen, atol=0.51)
-
-
 def test_nothing_is_drawn_for_mirroring_top_to_bottom_if_it_is_off():
     rng = np.random.default_rng(9)
     before = rng.bit_generator.state

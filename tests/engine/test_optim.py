@@ -143,8 +143,8 @@ def test_expected_ap_is_published_at_the_usual_size_and_falls_below_it():
     assert nets.expected_ap("tiny_n", (640, 640)) == 0  # without official weights
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 5, 10, 50, 300])
-@pytest.mark.parametrize("length", [1, 16, 50, 1000, 100_000])
+@pytest.mark.parametrize("epochs", [1, 5, 300])
+@pytest.mark.parametrize("length", [1, 50, 100_000])
 def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
     for like in (None, 0, 1):
         chosen = numbers(length, epochs, like=like)
@@ -239,8 +239,7 @@ def test_ema_decay_depends_on_the_length_of_the_run():
 
 
 @pytest.mark.parametrize("kind, clip", [("images", 0.0), ("loss", 10.0)])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("steps_before", [0, 2])
+@pytest.mark.parametrize("optimizer, steps_before", [("sgd", 0), ("adam", 2), ("adamw", 0), ("adamw", 2)])
 def test_step_with_non_finite_gradients_changes_nothing(optimizer, clip, kind, steps_before):
     updater, twin = make_updater(toy(), optimizer, clip=clip), make_updater(toy(), optimizer, clip=clip)
     for step in range(steps_before):
@@ -383,9 +382,8 @@ def test_finite_gradients_whose_norm_overflows_change_nothing(optimizer, amp):
     assert_equal_bits(snapshot(updater), before)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
-    updater = make_updater(toy(), optimizer, amp="fp16", clip=10.0)
+def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale():
+    updater = make_updater(toy(), "adamw", amp="fp16", clip=10.0)
     good_step(updater, 0)
     before, scale = snapshot(updater), updater.scaler.get_scale()
     bad_step(updater)

@@ -315,16 +315,8 @@ def test_what_the_simulation_finds():
             wait()
             assert len(gpu.waits) == before + 1
         assert {wait.file for wait in gpu.waits} == {"tests/engine/test_simulated_gpu.py"}
-        y = torch.zeros(2, device=DEVICE)[:1]
-        before = gpu.allocated
-        del y
-        assert gpu.allocated == before - 8
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.zeros(MIB, device=DEVICE)
-    with refused(RuntimeError, "aten.add.Tensor"):
-        with simulated_gpu():
-            y = torch.ones(2, device=DEVICE)
-        y + 1
 
 
 def test_model_on_a_gpu_reaches_the_exporter_on_the_cpu(runs, tmp_path, monkeypatch):
