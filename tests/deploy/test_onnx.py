@@ -53,6 +53,7 @@ def test_results_do_not_depend_on_the_number_of_images(file):
         assert all(torch.equal(a, b) for a, b in zip(alone, together[number], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["detections", pytest.param("raw", marks=pytest.mark.slow)])
 def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outputs):
     clipped = export.main(export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=2, outputs=outputs))
@@ -77,6 +78,7 @@ def test_no_more_detections_than_wanted(file):
     assert len(all_of_them.scores) > 7 and torch.equal(all_of_them.scores[:7], some.scores)
 
 
+@pytest.mark.slow
 def test_each_head_of_a_file_has_its_own_limit_and_classes(tmp_path):
     """As in the model with added classes that was exported."""
     model, *fresh = (lively(nets.build("tiny_n", count), (64, 96)) for count in (3, 2, 1))
@@ -127,6 +129,7 @@ def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, na
         Detector(with_metadata(file, tmp_path / "other.onnx", **changes))
 
 
+@pytest.mark.slow
 def test_batch_size_that_is_neither_fixed_nor_named_is_free(weights, tmp_path):
     file = export.main(export.Config(str(weights), output=str(tmp_path / "any.onnx"), check_images=2, batch_size=0))
     proto = onnx.load(file)
