@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
-from datasets.formats import annotation_file, read
-from datasets.formats.finish import prepare
+from datasets.formats import read
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import options_of
 from datasets.loader import ValSampler, build_loader
 from datasets.sources import may_have_splits
 from datasets.store import Annotations
@@ -83,7 +85,7 @@ def main(cfg: Config) -> dict:
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
     log = print if ranks.is_main else lambda *_: None
-    names = annotation_file.read_classes(cfg.classes) if cfg.classes else None
+    names = read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
     if loaded.note:
@@ -172,11 +174,11 @@ def open_data(
         raise DataError(
             "data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder; an address must be named"
         )
-    options = read.options_of(config, classes)
+    options = options_of(config, classes)
     data = read.read(source, split, options)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its split {split!r}; split= may be train, val, test or all")
-    data, notes = prepare(data, options)
+    data, notes = check_images(data, options)
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")
     return data, notes

@@ -20,8 +20,9 @@ import torch
 
 from datasets import demo
 from datasets.errors import DataError
-from datasets.formats import annotation_file
-from datasets.formats.read import options_of, read
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import options_of
+from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy import calibration, load
 from deploy.agreement import verify
@@ -79,7 +80,7 @@ def main(cfg: Config) -> Path:
         raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
 
     # ---- the model, and what its file tells about it
-    classes = annotation_file.read_classes(cfg.classes) if cfg.classes else None
+    classes = read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
     if loaded.note:
         print(loaded.note)

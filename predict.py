@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.formats.annotation_file import read_classes
+from datasets.formats.class_names import read_classes
 from deploy.detector import Detector
 from deploy.inputs import is_source, is_web_address
 from deploy.label_files import KINDS, LabelFiles

@@ -22,7 +22,7 @@ import train
 from benchmarks.own_process import in_own_process
 from benchmarks.small_data import DATA
 from benchmarks.table import RESULTS, append_row, read_rows, spread, where
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from engine.run_folder import runs

@@ -20,7 +20,7 @@ import train
 from benchmarks import step
 from benchmarks.small_data import write_task
 from datasets import demo
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.loader import TrainSampler
 from datasets.sources import read_train_and_val
 from engine.memory import StepProbe

@@ -26,7 +26,7 @@ import numpy as np
 import train
 from benchmarks.own_process import in_own_process, usage_cells
 from benchmarks.table import append_row, read_rows, where
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.scan import clipped_boxes
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.table import RESULTS, add_row
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations
@@ -149,7 +150,7 @@ def main(cfg: Config) -> None:
     if not cfg.data or not cfg.name or set(cfg.kinds) - set(KINDS):
         raise ConfigError(f"give data=, name= and kinds= of {','.join(KINDS)}")
     require(cfg, {"epochs": 1, "images": 0, "seed": 0}, {}, {})
-    data, _ = prepare(read(cfg.data, "train", ReadOptions(bad_boxes="drop")), ReadOptions(bad_boxes="drop"))
+    data, _ = check_images(read(cfg.data, "train", ReadOptions(bad_boxes="drop")), ReadOptions(bad_boxes="drop"))
     data = data.select(np.arange(min(cfg.images or len(data), len(data))))
     file = RESULTS / "suspects.md"
     for kind in cfg.kinds:

@@ -64,7 +64,7 @@ def choose_classes(
 
 
 def _annotated_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:
-    """Returns which of the classes `final` were looked for in each image, bool [N, C]; None: all, in all images.
+    """Returns which of the classes `final` are annotated in each image, bool [N, C]; None: all, in all images.
 
     `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
     if data.annotated is None:
@@ -78,9 +78,9 @@ def _annotated_of(data: Annotations, names: Sequence[str], final: Sequence[str])
 
 
 def ignore_class(data: Annotations, name: str) -> Annotations:
-    """Returns data without the class `name`, whose boxes become open regions for all other classes.
+    """Returns data without the class `name`, whose boxes become ignore regions of all other classes.
 
-    For a class that was not looked for in the image there is no region: its boxes would tell that it was."""
+    Classes that are not annotated in the image get no region; they are ignored there already."""
     label, image = data.classes.index(name), data.image_of_boxes()
     others = np.delete(np.arange(len(data.classes)), label)
     regions = np.flatnonzero(data.labels == label)
@@ -93,7 +93,7 @@ def ignore_class(data: Annotations, name: str) -> Annotations:
     labels = new.labels.copy()
     labels[repeated] = others[np.nonzero(are_ignored)[1]]
     is_ignored = repeated if new.is_ignored is None else new.is_ignored | repeated
-    text = f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {len(regions)}"
+    text = f"{data.source}: boxes of the class {name!r}, which are ignore regions of all other classes: {len(regions)}"
     new = replace(
         new, labels=labels, crowd=new.crowd | repeated, is_ignored=is_ignored, notes=(*data.notes, one_line(text))
     )
@@ -159,10 +159,10 @@ def merge_notes(names: Iterable[str]) -> list[str]:
     ]
 
 
-def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Annotations:
+def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> Annotations:
     """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat.
 
-    With `apart`, a class that a part does not have was not looked for in its images."""
+    `federated`: a class that a part does not have is not annotated in its images (as in LVIS)."""
     first, starts, paths = parts[0], [np.zeros(1, np.int64)], Strings()
     if len(parts) == 1:
         return first
@@ -177,7 +177,7 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)
     classes, notes = _classes_of_all(parts)
-    if apart:
+    if federated:
         notes = []  # each set has its own
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
@@ -197,23 +197,23 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         names=paths,
         files=files,
         labels=np.concatenate(labels),
-        other_splits=tuple(other_splits) if apart else first.other_splits,
+        other_splits=tuple(other_splits) if federated else first.other_splits,
         is_coco=any(data.is_coco for data in parts),
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )
-    if apart or any(data.annotated is not None for data in parts):
-        return joined.with_annotated(_annotated_of_all(parts, tables, len(classes), apart))
+    if federated or any(data.annotated is not None for data in parts):
+        return joined.with_annotated(_annotated_of_all(parts, tables, len(classes), federated))
     return joined
 
 
 def _annotated_of_all(
-    parts: Sequence[Annotations], tables: Sequence[np.ndarray], num_classes: int, apart: bool
+    parts: Sequence[Annotations], tables: Sequence[np.ndarray], num_classes: int, federated: bool
 ) -> np.ndarray:
-    """Returns the classes that were looked for in the images of all parts, bool [N, C]. `tables`: classes of each part."""
+    """Returns the annotated classes in the images of all parts, bool [N, C]. `tables`: classes of each part."""
     masks = []
     for data, table in zip(parts, tables, strict=True):
-        mask = np.full((len(data), num_classes), not apart)
+        mask = np.full((len(data), num_classes), not federated)
         mask[:, table] = data.annotated_mask()
         masks.append(mask)
     return np.concatenate(masks)

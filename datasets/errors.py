@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from utils.remote_cache import shown
 from utils.text import first_of, printable
@@ -16,12 +16,7 @@ _VALUES = re.compile(r"'[^']*'|\([^)]*\)|-?\d[\d.,e+-]*\S*|[^\s]*[/\\]\S*")
 
 
 class DataError(ValueError):
-    """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`.
-
-    `rest`: the annotations without what is wrong, if there are any, so that a reader can report problems of their images too.
-    """
-
-    rest: Any = None
+    """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shown(printable(message)))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets import demo
+from datasets.check_images import check_images, repeated_boxes
 from datasets.classes import merge_notes
 from datasets.errors import DataError, one_line
-from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
@@ -48,7 +49,7 @@ def val_text(val: str, train: str, source: str) -> str:
 def division_of(val: str) -> Division | None:
     """Returns how val=.2 or val=1/5 divides the training images, None for the path of a source. Raises ConfigError."""
     if val.endswith("%") and not os.path.exists(val):
-        raise ConfigError(f"val={val}: write a fraction of the training images: val={_of_per_cent(val)}")
+        raise ConfigError(f"val={val}: write a fraction of the training images, such as val=.2")
     if os.path.exists(val):
         return None
     if fold := re.fullmatch(r"(\d{1,9})/(\d{1,9})", val):
@@ -70,15 +71,6 @@ def require_division(division: Division | None, split_by: str | None) -> None:
     """Raises ConfigError for a constant split_by= that has no effect, because val= names other data."""
     if split_by and not division:
         raise ConfigError(f"split_by={split_by} divides the training images: add val=.2, or leave it out")
-
-
-def _of_per_cent(text: str) -> str:
-    """Returns the fraction of "20%", as text; ".2" for what is not between 0 and 100 %."""
-    try:
-        fraction = float(text.rstrip("% ")) / 100
-    except ValueError:
-        return ".2"
-    return f"{fraction:g}" if 0 < fraction < 1 else ".2"
 
 
 def val_source(
@@ -175,15 +167,10 @@ def read_splits(
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
-            data, notes = prepare(data, options)
+            data, notes = check_images(data, options)
             notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
-            if error.rest is not None:  # the images of what could be read are checked too
-                try:
-                    prepare(error.rest, options)
-                except DataError as more:
-                    errors.append(more)
             continue
         if found:  # the validation images are converted like the training images
             data, outside = data.with_range(found[0].value_range)

@@ -18,9 +18,11 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.formats import annotation_file, coco
-from datasets.formats.annotation_file import annotation_line, class_text
+from datasets.formats.annotation_file import annotation_line
+from datasets.formats.class_names import class_text
 from datasets.formats.file import File, of_suffix
-from datasets.formats.finish import ReadOptions, finish
+from datasets.formats.labels import resolve_labels
+from datasets.formats.options import ReadOptions
 from datasets.formats.yolo import has_label, label_file
 from datasets.groups import named_groups, version_groups
 from datasets.scan import scan
@@ -121,8 +123,8 @@ def _as_written(data: Annotations) -> Annotations:
         if _is_json(data):
             source = coco.read(File(path), ())
         else:
-            source = annotation_file.read(path, data.classes)
-        read = finish(source, ReadOptions(), data.classes)
+            source = annotation_file.read_annotation_file(path, data.classes)
+        read = resolve_labels(source, ReadOptions(bad_boxes="error"), data.classes)
     # what the files do not hold
     kept = ("source", "sizes", "lines", "files", "digests", "hashes", "limits", "value_range")
     return replace(read, **{name: getattr(data, name) for name in kept})

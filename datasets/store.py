@@ -16,7 +16,7 @@ from utils.images import read_image
 from utils.text import amount, first_names
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
-MAX_HINTS = 2000  # classes among which the nearest name is looked for
+MAX_HINTS = 2000  # classes among which the nearest name is searched
 
 Classes = tuple[str, ...] | None  # class names; None: the classes of the data
 Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import read as formats
-from datasets.formats.finish import prepare
-from datasets.formats.read import options_of
+from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
 from deploy.load import Loaded
@@ -27,7 +27,7 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
     train, val = train or config.get("train"), val or config.get("val")
     if not train or not val:
         raise DataError("int8=true needs training images and validation data with boxes: give train= and val=")
-    data, notes = prepare(read_split(val, "val", loaded), options_of(config, loaded.classes))
+    data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(f"note: {note}")

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from datasets.formats.annotation_file import annotation_line, class_text, read_classes
+from datasets.formats.annotation_file import annotation_line
+from datasets.formats.class_names import class_text, read_classes
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from utils.config import ConfigError
 from utils.text import amount, brief

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.formats.read import options_of, read
+from datasets.formats.options import options_of
+from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy.detector import Detector
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import nets
 from datasets.classes import with_known_classes
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from datasets.sources import is_demo
 from datasets.store import Annotations
 from engine import resume

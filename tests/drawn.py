@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from files import paint
 
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 
 SIZES = {"one cat.jpg": (80, 60), "b.jpg": (64, 48), "empty.jpg": (32, 32)}  # width, height
 BOXES = {  # x1, y1, x2, y2, class

@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 
 from datasets.formats import annotation_file
-from datasets.formats.read import ReadOptions, finish
+from datasets.formats.labels import resolve_labels
+from datasets.formats.options import ReadOptions
 from datasets.store import Annotations, Classes
 
 
@@ -74,4 +75,4 @@ def read_annotation_file(
     path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
 ) -> Annotations:
     """The annotations in a file, without lists of classes next to it."""
-    return finish(annotation_file.read(path, names), ReadOptions(bad_boxes=bad_boxes), classes)
+    return resolve_labels(annotation_file.read_annotation_file(path, names), ReadOptions(bad_boxes=bad_boxes), classes)

@@ -18,7 +18,7 @@ from small import config, log_of, train_quietly
 
 import evaluate
 import nets
-from datasets.formats.annotation_file import DataError
+from datasets.errors import DataError
 from deploy.detector import Detector
 from evaluate import Config, main
 from metrics.coco import BACKEND, COCO_METRICS

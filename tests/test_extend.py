@@ -11,12 +11,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from files import read_annotation_file
 from pages import ROOT, code, text_of
 
-from datasets.dataset import DetectionDataset, checked_sample
-from datasets.loader import TrainSampler, build_loader
-from datasets.mosaic import Augment
+from datasets.dataset import checked_sample
 
 SECTIONS = re.findall(r"^## (.*?)\n.*?^```diff\n(.*?)^```", text_of(ROOT / "docs/extend.md"), re.MULTILINE | re.DOTALL)
 DIFFS = dict(SECTIONS)  # heading -> unified diff
@@ -142,11 +139,3 @@ def test_albumentations_keep_boxes_over_their_objects(with_albumentations):
         assert found.labels.tolist() == [5]
     none = with_albumentations(image, boxes[:0], labels[:0], np.random.default_rng(0))
     assert len(checked_sample(none, (96, 128), 7).boxes) == 0
-
-
-def test_albumentations_give_the_same_batches_for_any_number_of_workers(with_albumentations, painted):
-    augment = Augment(mosaic=0.5, mixup=0, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
-    data = DetectionDataset(read_annotation_file(str(painted(6))), "corner", augment, extra_augment=with_albumentations)
-    loaders = [build_loader(data, TrainSampler(6, 2, (64, 64), 0), workers) for workers in (0, 2)]
-    for alone, worker in zip(*loaders, strict=True):
-        assert (alone.images == worker.images).all() and (alone.boxes == worker.boxes).all()

@@ -14,7 +14,8 @@ from refused import refused, told
 from web import serving
 
 import predict
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy import predictor, tracking, video
 from deploy.detector import Detector
 from utils.config import ConfigError, override

@@ -90,7 +90,7 @@ def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
             check_main([two_sets, "val=.4", f"json={tmp_path / 'report.json'}", *words])
         reports[words] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["train"]
     lines = capsys.readouterr().out.splitlines()
-    assert sum("classes looked for" in line for line in lines) == 3
+    assert sum("annotated classes" in line for line in lines) == 3
     assert all(any(line.split()[:1] == [name] for line in lines) for name in two_sets.split(","))  # whole paths
     plain, labeled, opened = reports.values()
     assert plain["annotated"] and "annotated" not in labeled
@@ -120,5 +120,5 @@ def test_a_set_in_a_tar_or_at_an_address_is_the_folder(kind, two_sets, tmp_path,
 
 
 def test_a_conversion_that_loses_what_is_unknown_tells_it(two_sets, tmp_path):
-    assert any("are lost" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
+    assert any("ignore regions" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
     assert not any("are lost" in line for line in convert(two_sets, str(tmp_path / "a.json")))

@@ -22,7 +22,7 @@ from typing import Any
 
 from datasets.box_sizes import Size
 from datasets.errors import DataError
-from datasets.formats.read import read_options
+from datasets.formats.options import read_options
 from tools.check_page import TITLE, html_page
 from tools.check_report import check
 from tools.check_split import SUSPICIOUS

@@ -10,7 +10,7 @@ from datasets.box_sizes import Size
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.flips import mirrored_classes
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
@@ -79,7 +79,7 @@ def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: 
         try:
             parts[name] = examine(source, name, size, options)
         except DataError as error:
-            unread += _problems(error)
+            unread += [str(error)]
     if unread:
         for part in parts.values():
             unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
@@ -130,16 +130,6 @@ def _share_range(parts: dict[str, Part]) -> list[str]:
         parts[name].report["sixteen_bits"] = good.value_text()
         outside += notes
     return outside
-
-
-def _problems(error: DataError) -> list[str]:
-    """Returns the message of an error, and the message about the images of what could be read, as train.py prints both."""
-    try:
-        if error.rest is not None:
-            prepare(error.rest, ReadOptions(bad_boxes="drop"))
-    except DataError as more:
-        return [str(error), str(more)]
-    return [str(error)]
 
 
 def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets.box_sizes import Size, advice, sides_at
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import similar_groups
@@ -46,10 +47,10 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
-        good, notes = prepare(found, ReadOptions(bad_boxes="drop"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop"))
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
-        good, notes = prepare(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
     groups = similar_groups(good.digests, good.hashes)
     boxes, rows = _boxes(good, size)
     if part != "train":

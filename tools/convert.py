@@ -21,11 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from datasets import split
+from datasets.check_images import check_images
 from datasets.errors import DataError, raise_any
-from datasets.formats.annotation_file import class_text, read_classes
+from datasets.formats.class_names import class_text, read_classes
 from datasets.formats.file import CLASS_FILES
-from datasets.formats.finish import prepare
-from datasets.formats.read import SPLITS, read, read_options
+from datasets.formats.options import read_options
+from datasets.formats.read import SPLITS, read
 from datasets.store import Annotations
 from tools.tiles import Cutter, cutter_of
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
@@ -125,7 +126,7 @@ def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list
     )
     other_splits, notes = data.other_splits, list(data.notes)
     if with_sizes:
-        data, notes = prepare(data, options)
+        data, notes = check_images(data, options)
     if other_splits and cfg.source_split is None:
         names = ", ".join(other_splits)
         notes.append(f"{source}: splits that are not converted: {names}; source_split=all converts all")

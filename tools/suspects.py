@@ -28,10 +28,11 @@ import cv2
 import numpy as np
 
 import nets
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.annotation_file import class_text
-from datasets.formats.finish import prepare
-from datasets.formats.read import SPLITS, read, read_options
+from datasets.formats.class_names import class_text
+from datasets.formats.options import read_options
+from datasets.formats.read import SPLITS, read
 from datasets.groups import version_groups
 from datasets.scan import scan
 from datasets.similar import similar_groups
@@ -252,7 +253,7 @@ def main(cfg: Config) -> Path:
         return apply(Path(cfg.apply), cfg.accept)
     cfg = checked(cfg)
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
-    data, notes = prepare(read(cfg.data, cfg.split, options), options)
+    data, notes = check_images(read(cfg.data, cfg.split, options), options)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():

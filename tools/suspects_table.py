@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.formats.annotation_file import annotation_line, split_line, text_lines
+from datasets.formats.annotation_file import annotation_line, split_line
+from datasets.formats.file import text_lines
 from datasets.store import Annotations
 from tools.disagreement import Box, Suspect
 from utils.boxes import clip

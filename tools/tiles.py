@@ -13,7 +13,8 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, finish
+from datasets.formats.labels import resolve_labels
+from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations
@@ -161,4 +162,4 @@ def annotations_of(data: Annotations, tiles: list[Tile]) -> Annotations:
         areas = data.areas[tile.rows] * area(tile.boxes) / area(data.boxes[tile.rows])
         for box, row, size in zip(tile.boxes.tolist(), tile.rows.tolist(), areas.tolist(), strict=True):
             source.add_box(tile.path, *box, int(data.labels[row]), int(data.crowd[row]), size)
-    return finish(source, ReadOptions(), None)
+    return resolve_labels(source, ReadOptions(bad_boxes="error"), None)

@@ -6,7 +6,7 @@ The coordinate systems of boxes, and every place where they change from one to a
 
 - Files to original image (pixels of the upright image): the readers convert x, y, width, height (datasets/formats/coco.py),
   center and size (datasets/formats/yolo.py) and percent (datasets/formats/labelstudio.py) to corners, and
-  datasets/formats/finish.py multiplies fractions by the size of the image. deploy/label_files.py and `to_coco` in
+  datasets/formats/labels.py multiplies fractions by the size of the image. deploy/label_files.py and `to_coco` in
   metrics/coco.py convert back.
 - Original to reduced image (decoded at 1/2, 1/4 or 1/8 of its size): `DetectionDataset` in datasets/dataset.py; reduced
   further before it is painted: `_reduced` in datasets/transforms.py.

@@ -1,37 +1,37 @@
-"""The annotation file.
+"""Text files: annotation files, and lists of images whose boxes are in label files of YOLO or VOC.
 
-A line is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the image after EXIF rotation. A relative path
-starts at the folder of the file. An image without boxes is a background.
+A line of an annotation file is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the image after EXIF rotation.
+A relative path starts at the folder of the file. An image without boxes is a background.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from datasets.errors import DataError, check_path, open_file
+from datasets.errors import DataError, check_path
+from datasets.formats import image_paths, voc, yolo
+from datasets.formats.class_lists import find_lists, names_next_to
+from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
-from datasets.store import Classes
+from datasets.formats.splits import (
+    SPLIT_NAMES,
+    add_notes,
+    read_split,
+    select_split,
+    split_of,
+)
+from datasets.store import Classes, Split, Strings
+from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
-from utils.remote_cache import local_file
-from utils.text import check_class_names, clean_name, number_of, split_names
+from utils.text import number_of
 
-_NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
-_NUMBER_BEHIND = re.compile(r"(.*\S)\s*[:=;\s]\s*(\d+)")  # "cat 0", "cat: 0"
-_SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
+ROBOFLOW = "_annotations.txt"  # the annotation file of a split, in the folder of the split
+FIRST = 10  # lines in which a list must name an image
+_BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
 _TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
-
-
-def text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
-    with open_file(path) as file:
-        for number, raw in enumerate((row for line in file for row in line.rstrip(b"\r\n").splitlines() or [b""]), 1):
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                how = " (in Excel: Save As, CSV UTF-8)" if str(path).lower().endswith(".csv") else ""
-                raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8{how}") from error
 
 
 def split_line(line: str) -> tuple[str, list[str]]:
@@ -49,7 +49,7 @@ def split_line(line: str) -> tuple[str, list[str]]:
     return check_path(name), tokens[count:]
 
 
-def read(path: str, names: Classes = None) -> Source:
+def read_annotation_file(path: str, names: Classes = None) -> Source:
     """Reads an annotation file. `names`: the names of its class numbers, if there is a list of them. Raises DataError."""
     source = Source(path, os.path.dirname(path), names)
     if names is not None:
@@ -66,17 +66,19 @@ def read(path: str, names: Classes = None) -> Source:
             source.add_image(name, line=number)
         for token in tokens:
             try:
-                source.add_box(f"{path}:{number}", *_numbers(token))
+                x1, y1, x2, y2, label, crowd = _numbers(token)
+                source.add_box(f"{path}:{number}", x1, y1, x2, y2, label, crowd)
             except ValueError as error:
                 source.problems.append(f"{path}:{number}: {error}")
     return source
 
 
 def _numbers(token: str) -> list[float]:
+    """Returns x1, y1, x2, y2, class and crowd of a box. Raises ValueError."""
     fields = token.split(",")
     try:
         if len(fields) in (5, 6):
-            return [number_of(field) for field in fields]
+            return [*map(number_of, fields), 0.0][:6]
     except ValueError:
         pass
     raise ValueError(f"box {token!r} must be five numbers x1,y1,x2,y2,class, and 0 or 1 for crowd as a sixth")
@@ -87,103 +89,118 @@ def annotation_line(path: str, boxes: np.ndarray, labels: np.ndarray, crowd: np.
     if split_line(path) != (path, []):
         raise DataError(f"the path {path!r} cannot be written to an annotation file: rename the image")
     rows = zip(boxes.tolist(), labels.tolist(), crowd.tolist(), strict=True)
-    words = [",".join([*(f"{v:.6f}".rstrip("0").rstrip(".") for v in b), str(n)] + ["1"] * c) for b, n, c in rows]
-    return " ".join([path, *words])
+    words = [path]
+    for box, label, is_crowd in rows:
+        fields = [f"{value:.6f}".rstrip("0").rstrip(".") for value in box] + [str(label)]
+        words.append(",".join([*fields, "1"] if is_crowd else fields))
+    return " ".join(words)
 
 
-def is_names(classes: str | None) -> bool:
-    """Returns whether classes= holds names (cat,dog) and not the path of a file."""
-    return bool(classes) and not (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
+# ---- lists of images
 
 
-def read_classes(path: str) -> tuple[str, ...]:
-    """Reads class names from a file, one per line; `cat,dog` are names themselves, those with a comma in double quotes.
-
-    Numbers before all names, which count from 0, and quotes around all names are no part of them. Raises DataError for names
-    that are blank, repeated or unusable, and for other forms than a name per line."""
-    if isinstance(path, str) and is_names(check_path(path)):
-        names = split_names(path)
-        check_class_names(names, f"classes={path}", DataError)
-        if len(set(names)) < len(names):
-            raise DataError(f"classes={path}: a class is named twice: name it once")
-        return tuple(names)
-    if os.path.isdir(path):
-        raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
-    try:
-        lines = [(number, clean_name(line)) for number, line in text_lines(local_file(check_path(os.fspath(path))))]
-    except OSError as error:
-        raise DataError(f"{path}: {error}: correct the path") from error
-    while lines and not lines[-1][1]:
-        lines.pop()
-    seen: dict[str, int] = {}
-    for number, name in _bare_names(path, lines):
-        if not name:
-            raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
-        if name in seen:
-            raise DataError(f"{path}:{number}: class {name!r} is already in line {seen[name]}: remove or rename it")
-        if name.startswith("# "):
-            raise DataError(f"{path}:{number}: {name[:60]!r} would be the name of a class: remove the comment")
-        check_class_names([name], f"{path}:{number}", DataError)
-        seen[name] = number
-    if not seen:
-        raise DataError(f"{path}: no names: write one per line")
-    return tuple(seen)
+def is_list(file: File) -> bool:
+    """Returns whether a text is an annotation file or a list of images, in the data set itself or as Roboflow writes it."""
+    if file.name.lower() == ROBOFLOW:
+        return True
+    if file.has_image or "/" in file.place or file.name.lower() in CLASS_FILES:
+        return False
+    return names_images(file) or (bool(split_of(Path(file.name).stem)) and not yolo.is_label(file.path, least=5))
 
 
-def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Returns (line number, name) in the order of the class numbers, without quotes and numbers. Raises DataError.
-
-    Numbers whose names repeat, such as 1 euro and 2 euro, are a part of the names."""
-    if lines and all(len(name) > 2 and name[0] == name[-1] == '"' for _, name in lines):
-        return [(line, clean_name(name[1:-1])) for line, name in lines]
-    fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
-    for line, name in lines:
-        if name.endswith(",") or (len(lines) == 1 and "," in name):
-            raise DataError(
-                f"{path}:{line}: {name[:60]!r} holds several names, or a comma that is no part of one: {fix}"
-            )
-    if form := _other_form([name for _, name in lines]):
-        raise DataError(f"{path}:{lines[0][0]}: {lines[0][1][:60]!r}: {form}: {fix}")
-    found = [_NUMBERED.fullmatch(name) for _, name in lines]
-    if not all(found) or len({match[2] for match in found}) < len(found):
-        for line, name in lines:
-            if _SURELY_NUMBERED.match(name):
-                raise DataError(f"{path}:{line}: {name[:60]!r} has a number, but other lines have none: {fix}")
-        return lines
-    rows = [(int(match[1]), line, match[2]) for match, (line, _) in zip(found, lines, strict=True)]
-    if max((number for number, *_ in rows), default=0) > len(rows):
-        return lines
-    for expected, (number, line, _) in enumerate(sorted(rows)):
-        if number != expected:
-            shown = dict(lines)[line][:60]
-            raise DataError(
-                f"{path}:{line}: {shown!r} should have the number {expected}, as classes count from 0: {fix}"
-            )
-    return [(line, name) for _, line, name in sorted(rows)]
+def is_list_below(file: File) -> bool:
+    """Returns whether a text in a subfolder is an annotation file."""
+    return "/" in file.place and not file.has_image and file.name.lower() not in CLASS_FILES and has_box(file)
 
 
-def _other_form(names: Sequence[str]) -> str:
-    """Returns what the lines of a class list are if they are no names but YAML, or names before their numbers; "" otherwise.
-
-    Numbers behind one name, such as type 0 and type 1, are a part of the names."""
-    if names and (names[0] == "names:" or all(name.startswith("- ") for name in names)):
-        return "this is a list in YAML"
-    found = [_NUMBER_BEHIND.fullmatch(name) for name in names]
-    if len(found) < 2 or not all(found) or len({match[1] for match in found}) < len(found):
-        return ""
-    numbers = [int(match[2]) for match in found]
-    return (
-        "each name has its number behind it"
-        if sorted(numbers) in (list(range(len(found))), list(range(1, len(found) + 1)))
-        else ""
-    )
+def names_images(file: File) -> bool:
+    """Returns whether one of the first lines of a text holds the name of an image."""
+    return any(suffix in line for line in map(str.lower, _first_lines(file)) for suffix in IMAGE_SUFFIXES)
 
 
-def class_text(names: Sequence[str]) -> str:
-    """Returns the text of a file of class names, one per line, in quotes if `read_classes` would change them otherwise."""
-    lines = list(enumerate(names, 1))
-    try:
-        is_same = [name for _, name in _bare_names("", lines)] == list(names)
-    except DataError:
-        is_same = False
-    return "".join(f"{name}\n" if is_same else f'"{name}"\n' for name in names)
+def has_box(file: File) -> bool:
+    """Returns whether one of the first lines of a text holds the name of an image and a box: it is an annotation file."""
+    return names_images(file) and any(map(_BOX.search, _first_lines(file)))
+
+
+def _first_lines(file: File) -> list[str]:
+    return [line.decode("utf-8", "replace") for line in file.head.split(b"\n", FIRST)[:FIRST]]
+
+
+def images_in(path: str) -> set[str]:
+    """Returns the names of the images with boxes in an annotation file. Raises DataError."""
+    return {
+        _BOX.split(f"{line.strip()} ")[0].strip() for _, line in text_lines(path) if _BOX.search(f"{line.strip()} ")
+    }
+
+
+def read_text(file: File, split: Split) -> Source:
+    """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC. Raises DataError."""
+    path, image_root = Path(file.path), file.image_root
+    if "ImageSets" in path.parts[-3:-1]:
+        folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
+        return voc.read_listed(path, folder, image_root)
+    found = read_annotation_file(file.path, names_next_to(path))
+    if not len(found):
+        return found
+    listed = [found.images[index] for index in range(len(found))]
+    names = image_paths.in_root(listed, image_root) if image_root else listed
+    if image_root and names == listed:
+        found.notes.append(f"image_root={image_root} is not used: {found.path} tells by itself where its images are")
+    found.images = Strings(names)
+    if len(found.labels) or found.problems:
+        return found
+    images = image_paths.locate_all(path, names, [found.root])
+    labels = [yolo.label_of(*pair, [found.root]) for pair in zip(images, listed, strict=True)]
+    pairs = (pair for pair in zip(labels, images, strict=True) if pair[1].lower().endswith(IMAGE_SUFFIXES))
+    if any(yolo.is_label_of(*pair) for pair in pairs):
+        folders = yolo.label_folders(images, labels)
+        lists = find_lists(path.parent, folders, folders)
+        return yolo.read_images(file.path, images, lists, found.notes, labels)
+    if of_suffix(files_under(path.parent), ".xml"):
+        return voc.read_listed(path, path.parent, image_root)
+    return found
+
+
+def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the list of a split, or the annotation files of Roboflow. Raises DataError."""
+    every, split, path = list(names), folder.split, folder.path
+    exported = [name for name in every if os.path.basename(name).lower() == ROBOFLOW]
+    lists = exported or every
+    if len(lists) > 1 and not exported:
+        lists = [name for name in lists if split_of(Path(name).stem)] or lists
+    if not split and len(lists) > 1 and not any(has_box(folder.file(name)) for name in lists):
+        return yolo.read_folder(folder)  # all images, of any list or of none
+    if exported or not split:
+        return read_split(folder, lists, read_text)
+    chosen, others = _list_of_split(path, lists, split)
+    source = read_text(folder.file(chosen), split)
+    source.notes += others
+    source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
+    if not any(source.lines):  # its boxes are in label files
+        source.has_yolo_labels = True
+        source.label_files += [str(path / name) for name in yolo.usual_labels(folder.files)]
+    add_notes(source, path, every, split, by_name=True)
+    return [source]
+
+
+def _list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str, list[str]]:
+    """Returns (the list of a split, a note about others of this split). One with the very name of the split is preferred.
+
+    Raises DataError for several without it."""
+    chosen = select_split(folder, lists, split, by_name=True)
+    exact = {text.lower(): text for text in chosen}
+    named = next((exact[f"{name}.txt"] for name in split if f"{name}.txt" in exact), None)
+    if named is None and len(chosen) > 1:
+        fix = f"join them to {split[0]}.txt, or name one of them"
+        raise DataError(f"{folder}: {len(chosen)} lists are of the split {split[0]} ({', '.join(chosen[:5])}): {fix}")
+    others = [text for text in chosen if named and text.lower()[:-4] not in SPLIT_NAMES]
+    text = f"{folder}: lists that are not read, because there is {named}: {len(others)}, for example "
+    return named or chosen[0], [text + other for other in others[:1]]
+
+
+def refuse_lists_below(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Raises DataError, which names the folders below that have annotation files: relative names in them start there."""
+    places = sorted({os.path.dirname(name) for name in names})
+    shown = " or ".join(str(folder.path / place) for place in places[:5])
+    raise DataError(f"{folder.path}: no data set in this folder itself, but below it: give {shown}")

@@ -92,7 +92,7 @@ def has_labels(path: str | os.PathLike) -> bool:
         return first is not None and first[1] != b"segments_info"
 
 
-def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
+def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the file of a split, of those with the official name instances_..., or else of all. Raises DataError."""
     every = list(names)
     return read_split(

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 from datasets.errors import DataError, open_file
-from datasets.formats.file import File
+from datasets.formats.file import File, parse_xml
 from datasets.formats.named_boxes import (
     Box,
     Corners,
@@ -20,7 +20,6 @@ from datasets.formats.named_boxes import (
 from datasets.formats.rotation import box_around
 from datasets.formats.source import Source
 from datasets.formats.splits import select_images
-from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.text import clean_name, number_of
 
@@ -28,7 +27,7 @@ NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # el
 _ROOT = re.compile(rb"<(\w+:)?annotations\b")
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether an XML file has many images."""
     return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 

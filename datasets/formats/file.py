@@ -2,11 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
-from datasets.errors import one_line, open_file
+from datasets.errors import DataError, one_line, open_file
 from datasets.formats.typed_json import Contents, open_json
 from datasets.store import Split
 from utils.files import files_under
@@ -105,6 +107,25 @@ class Folder:
         return File(self.path / name, self.image_root, has_image, name)
 
 
+def text_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
+    with open_file(path) as file:
+        for number, raw in enumerate((row for line in file for row in line.rstrip(b"\r\n").splitlines() or [b""]), 1):
+            try:
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                how = " (in Excel: Save As, CSV UTF-8)" if str(path).lower().endswith(".csv") else ""
+                raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8{how}") from error
+
+
+def parse_xml(file: BinaryIO) -> ElementTree.Element:
+    """Returns the root element of an XML file. Raises ValueError that tells what is wrong, and the fix."""
+    try:
+        return ElementTree.parse(file).getroot()
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"not valid XML ({error}): export the file again, as UTF-8") from error
+
+
 def stem_of(path: str) -> str:
     """Returns the file name in a path with "/", without its suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
@@ -120,7 +141,7 @@ def images_of(files: Iterable[str]) -> list[str]:
     return of_suffix(files, IMAGE_SUFFIXES)
 
 
-def unread_notes(source: object, files: Iterable[str]) -> list[str]:
+def unread_image_notes(source: object, files: Iterable[str]) -> list[str]:
     """Returns a note about images in formats that are not read, if there are any."""
     unread = of_suffix(files, UNREAD_SUFFIXES)
     if not unread:

@@ -1,27 +1,26 @@
-"""Reads a folder: chooses its format, reads it, and finds what was not read.
+"""Reads a folder: chooses its format, reads it, and counts what was not read.
 
 A folder is read in one format, and each image has one label file. One stray file of a format that is tried before the others,
-or in the place that is tried first, could hide a whole data set. So label files that are not read are named, and they are an
-error if they label more images than the files that are read, unless a data file decides.
+or in the place that is tried first, could hide a whole data set. So label files that are not read are an error if they label
+more images than the files that are read, unless a data file decides.
 """
 
 import os
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, NoReturn
 
-from datasets.errors import DataError, first_ten, one_line, raise_any
-from datasets.formats import image_paths, texts, yolo
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import CLASS_FILES, File, Folder, images_of, stem_of, unread_notes
+from datasets.errors import DataError, one_line, raise_any
+from datasets.formats import image_paths, yolo
+from datasets.formats.file import File, Folder, images_of, stem_of, unread_image_notes
 from datasets.formats.formats import (
     FORMATS,
     JSON,
     LINES,
+    LISTS,
     NOT_READ,
     TABLE,
     TEXT,
@@ -36,7 +35,7 @@ from datasets.formats.formats import (
     refusal,
 )
 from datasets.formats.source import Source
-from datasets.formats.splits import read_split, split_in
+from datasets.formats.splits import read_split
 from datasets.store import Annotations
 from utils.text import amount
 
@@ -48,21 +47,22 @@ class Reading(NamedTuple):
 
     folder: Folder
     formats: Callable[[str], Format | None]  # of the files in the folder, by name
-    row: Format
+    row: Format  # of the label files: YOLO, if a data file or a list of images names them
+    is_decided: bool  # by a data file
     sources: list[Source]  # one, or several files that are joined
-    images: image_paths.Stems
 
 
 def read_folder(folder: Folder) -> Reading:
-    """Reads a folder in the first format that claims label files in it. Raises DataError."""
+    """Reads a folder in the first format that matches files in it. Raises DataError."""
     formats = lru_cache(maxsize=None)(lambda name: format_of(folder.file(name)))
     row, files = _choose(folder, formats)
-    sources = row.read_all(folder, files) if row.read_all else read_split(folder, list(files), row.read)
-    source = sources[0]
-    source.format = source.format or row.name
-    source.problems += _damaged(folder, formats, row)
-    source.notes += _joined(folder, source)
-    return Reading(folder, formats, row, sources, image_paths.Stems(folder.images))
+    if row.read_folder:
+        sources = row.read_folder(folder, files)
+    else:
+        sources = read_split(folder, list(files), row.read)
+    sources[0].problems += _damaged(folder, formats, row)
+    read_as = YOLO if sources[0].has_yolo_labels else row
+    return Reading(folder, formats, read_as, row is YAML, sources)
 
 
 def _choose(folder: Folder, formats: Callable[[str], Format | None]) -> tuple[Format, Iterator[str]]:
@@ -71,9 +71,9 @@ def _choose(folder: Folder, formats: Callable[[str], Format | None]) -> tuple[Fo
         names = folder.of_suffix(row.suffixes)
         if row.suffixes == TEXT and row.images:
             names = [name for name in names if stem_of(name) not in folder.stems]
-        claimed = (name for name in names if formats(name) is row)
-        if (first := next(claimed, None)) is not None:
-            return row, chain([first], claimed)
+        matching = (name for name in names if formats(name) is row)
+        if (first := next(matching, None)) is not None:
+            return row, chain([first], matching)
     images = (os.path.join(folder.image_folder, image) for image in folder.images[:100])
     if not any(formats(name) in NOT_READ for name in folder.of_suffix(TEXT)) and any(map(yolo.has_label, images)):
         return YOLO, iter(())  # a folder of images, whose label files are next to it
@@ -107,7 +107,7 @@ def _refuse(folder: Folder, formats: Callable[[str], Format | None]) -> NoReturn
 
 def _damaged(folder: Folder, formats: Callable[[str], Format | None], row: Format) -> list[str]:
     """Returns the problems of files in no format, with the name of an image, in a format with one label file per image."""
-    if row.images or row.read_all is None or row.suffixes == TEXT:
+    if row.images or row.read_folder is None or row.suffixes == TEXT:
         return []
     files = (folder.file(name) for name in folder.of_suffix(row.suffixes) if formats(name) in (None, UNREADABLE))
     fix = "export it again, or take it out of this folder"
@@ -118,162 +118,65 @@ def _damaged(folder: Folder, formats: Callable[[str], Format | None], row: Forma
     ]
 
 
-def _joined(folder: Folder, source: Source) -> list[str]:
-    """Returns a note about the data sets in a folder, if it holds several that are read together."""
-    marks = re.compile(r"(.+?)/(data\.ya?ml|ImageSets/.+\.txt)", re.IGNORECASE)
-    places = sorted({found[1] for found in map(marks.fullmatch, folder.files) if found})
-    if len(places) < 2 or source.listed is not None:
-        return []
-    shown = ", ".join(map(one_line, places[:5]))
-    return [f"{folder.path}: {len(places)} data sets are read together ({shown}): give one of them to read it alone"]
+def unread_notes(reading: Reading, found: Annotations) -> list[str]:
+    """Returns notes that count the label files and images in a folder that were not read. `found`: what was read.
 
-
-# ---- what was not read
-
-
-def left_over(reading: Reading, found: Annotations) -> list[str]:
-    """Returns notes about label files and images in a folder that were not read. `found`: what was read.
-
-    With `image_root` the images in the folder do not count. Raises DataError if the label files that are not read, of one
-    format, label more images than those that are read, unless a data file decides."""
-    folder, sources = reading.folder, reading.sources
-    read, listed = sources[0].format, sources[0].listed
-    own = {real_path(path) for source in sources for path in (source.path, *source.label_files)}
-    own |= {real_path(path) for path in map(found.files.__getitem__, range(len(found))) if path}
-    every = _label_files(reading, own)
-    mine = [name for name in every[read] if _path(folder, name) in own]
-    unread = {kind: sorted(set(names).difference(mine)) for kind, names in every.items()}
-    unread = {kind: names for kind, names in unread.items() if names}
-    counts = {kind: len(_images(reading, kind, names)) for kind, names in unread.items()}
-    if listed is None and counts:
-        count = len(_images(reading, read, mine))
-        if read != YOLO.name:  # else images without a label file, which are backgrounds, are among those found
+    Raises DataError if label files of one format that are not read label more images than those that are read, unless a data
+    file decides."""
+    folder, is_yolo = reading.folder, reading.row is YOLO
+    own = {found.files[index] for index in range(len(found))}
+    for source in reading.sources:
+        own |= {source.path, *source.label_files}
+    mine, others, images = [], defaultdict(list), set(images_of(folder.files))
+    for name in (name for name in folder.files if name not in images):
+        if os.path.join(folder.path, name) in own:  # these files are not opened again
+            mine.append(name)
+        elif (row := reading.formats(name)) and not (row is YAML or (row is YOLO and reading.is_decided)):
+            others[row.name].append(name)
+    counts = {kind: _count_images(folder, kind, names) for kind, names in others.items()}
+    if counts and not reading.is_decided:
+        count = _count_images(folder, reading.row.name, mine)
+        if not is_yolo:  # else images without a label file, which are backgrounds, are among those found
             count = max(count, len(found))
-        most = max(counts, key=counts.get)
-        if counts[most] > count:
+        largest = max(counts, key=lambda kind: counts[kind])
+        if counts[largest] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            what = f"{read} ({_some(mine)}) would be read with {amount(count, 'image')}"
-            other = f"{most} ({_some(unread[most])}) has {counts[most]}"
+            own_files = f"{reading.row.name} ({mine[0] if mine else folder.path})"
+            what = f"{own_files} would be read with {amount(count, 'image')}"
+            other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
-    named = {real_path(path) for source in sources for path in source.named_files}
-    unread = {kind: [name for name in names if _path(folder, name) not in named] for kind, names in unread.items()}
-    notes = _unread_labels(folder, read, {kind: names for kind, names in unread.items() if names}, counts)
-    if read != YOLO.name and listed is None:
-        notes += unread_notes(folder.path, folder.files)
-    if not folder.image_root and reading.row is not YOLO:  # which reads all images
-        notes += _lost_images(reading, every, found, listed)
-    return notes
+    unread = {kind: names for kind, names in others.items() if counts[kind] or kind != LISTS.name}  # else without boxes
+    notes = [f"{folder.path}: {_unread_text(folder, kind, names)}" for kind, names in unread.items()]
+    return notes if is_yolo else notes + unread_image_notes(folder.path, folder.files) + _lost_images(folder, found)
 
 
-def _label_files(reading: Reading, own: set[str]) -> dict[str, list[str]]:
-    """Returns {format: label files} of a folder. `own`: the label files of the format that is read, which are not opened again.
-
-    Data files and lists of images without boxes only lead to labels."""
-    folder, images, found = reading.folder, set(images_of(reading.folder.files)), defaultdict(list)
-    for name in folder.files:
-        if name in images:
-            continue
-        if _path(folder, name) in own:
-            found[reading.sources[0].format].append(name)
-            continue
-        row = reading.formats(name)
-        if row in (None, YAML) or (row.images == texts.images_in and not texts.has_box(folder.file(name))):
-            continue
-        found[row.name].append(name)
-    return found
+def _unread_text(folder: Folder, kind: str, names: list[str]) -> str:
+    """Returns the number of label files that are not read, with the first one as an example."""
+    if kind == UNREADABLE.name:
+        return f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
+    return f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
 
 
-def _unread_labels(
-    folder: Folder, read: str, unread: Mapping[str, Sequence[str]], counts: Mapping[str, int]
-) -> list[str]:
-    """Returns notes about label files that are not read: how many of each format, their names and the number of images.
-
-    Files that cannot be read are named with the reasons."""
-    shown, notes = [], []
-    for kind, names in unread.items():
-        if kind == UNREADABLE.name:
-            problems = [problem_of(folder.file(name)) for name in names]
-            notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}\n{first_ten(problems)}")
-            continue
-        images = f" of {counts[kind]} images" if ROWS[kind].images else ""
-        shown.append(f"{kind} {len(names)}{images} ({_some(names)})")
-    text = f"{folder.path}: label files that are not read, because the folder is read as {read}: {'; '.join(shown)}"
-    return [*([text] if shown else []), *notes]
+def _lost_images(folder: Folder, found: Annotations) -> list[str]:
+    """Returns a note about images in a folder without other splits that are not read."""
+    if folder.image_root or found.other_splits:
+        return []
+    used = {real_path(found.path(index)) for index in range(len(found))}
+    lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
+    text = f"{folder.path}: images that are not read: {len(lost)}, for example "
+    return [text + one_line(image) for image in lost[:1]]
 
 
-def _some(names: Sequence[str]) -> str:
-    """Returns the first of these files in each folder, and the number of the others there."""
-    folders = defaultdict(list)
-    for name in names:
-        folders[os.path.dirname(name)].append(name)
-    shown = []
-    for there in folders.values():
-        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        shown.append(one_line(there[0]) + more)
-    if len(shown) > 5:
-        shown[5:] = ["..."]
-    return ", ".join(shown)
-
-
-def _images(reading: Reading, kind: str, files: Iterable[str]) -> set[str]:
-    """Returns the names of the images in label files of a format, none of damaged files."""
-    names, row = set(), ROWS[kind]
+def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:
+    """Returns the number of images that label files of a format label, none of damaged files."""
+    row, images, index = ROWS[kind], set(), image_paths.Stems(folder.images)
     for file in files:
         if row.images:
-            with suppress(DataError):  # the note still names it
-                names |= row.images(str(reading.folder.path / file))
-            continue
-        nearest = reading.images.nearest
-        image = nearest(file) or nearest(os.path.splitext(file)[0])  # Supervisely: a.jpg.json
-        if image or (row.read_all and row is not YOLO):
-            names.add(image or file)
-    return names
-
-
-def _lost_images(
-    reading: Reading, every: Mapping[str, Sequence[str]], found: Annotations, listed: Iterable[str] | None
-) -> list[str]:
-    """Returns a note about images that are read neither for this split nor for another one, if there are any."""
-    folder, read = reading.folder, reading.sources[0].format
-    used = {real_path(found.path(i)) for i in range(len(found))} | {real_path(path) for path in listed or ()}
-    lost = [image for image in folder.images if _path(folder, image) not in used]
-    if folder.split and lost:  # the images of another split are read with that split
-        own = {split_in(image) for image in _relative(folder, used)}
-        lost = [image for image in lost if split_in(image) in (None, *own)]
-    if not lost:
-        return []
-    opened = {real_path(path) for path in map(found.files.__getitem__, range(len(found)))}
-    known = set(_listed(folder)) if folder.split else set()  # images of other splits, and of label files that are named
-    for kind, names in every.items():
-        if kind != YOLO.name or read != YOLO.name:  # of YOLO, lists and data files decide what is read
-            others = names if ROWS[kind].images else [name for name in names if _path(folder, name) not in opened]
-            known |= set(_stems(_images(reading, kind, others)))
-    twins = {os.path.splitext(path)[0] for path in used}  # a second image of the name of one that is read
-    lost = [
-        image for image in lost if stem_of(image) not in known or os.path.splitext(_path(folder, image))[0] in twins
-    ]
-    return [f"{folder.path}: images that are not read: {len(lost)} ({_some(lost)})"] if lost else []
-
-
-def _listed(folder: Folder) -> list[str]:
-    """Returns the stems of the images in the lists of a folder, and in ImageSets below it."""
-    names = [name for name in folder.of_suffix(TEXT) if "/" not in name or "ImageSets/" in name]
-    names = [name for name in names if os.path.basename(name).lower() not in CLASS_FILES]
-    stems = []
-    for name in names:
-        if "/" in name or texts.names_images(folder.file(name)):
-            images = (texts.image_of(line) for _, line in text_lines(str(folder.path / name)))
-            stems += [stem_of(image.replace("\\", "/")) for image in images if image]
-    return stems
-
-
-def _relative(folder: Folder, paths: Iterable[str]) -> Iterator[str]:
-    top = _path(folder, "x")[:-1]
-    return (path.removeprefix(top).replace(os.sep, "/") for path in paths)
-
-
-def _path(folder: Folder, name: str) -> str:
-    return real_path(os.path.join(folder.path, name))
+            with suppress(DataError):  # the note names it
+                images |= row.images(os.path.join(folder.path, file))
+        elif image := index.nearest(file) or index.nearest(os.path.splitext(file)[0]):  # Supervisely: a.jpg.json
+            images.add(image)
+    return len(images)
 
 
 def real_path(path: str) -> str:
@@ -283,10 +186,3 @@ def real_path(path: str) -> str:
 
 
 _real_folder = lru_cache(maxsize=1000)(os.path.realpath)
-
-
-def _stems(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        for short in image_paths.short_names(name):
-            yield stem_of(short)
-            yield short  # some tables have names without suffix

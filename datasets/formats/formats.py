@@ -1,4 +1,4 @@
-"""What a file is: one table of formats, which is used for a file, for a folder, and for what a folder holds besides.
+"""What a file is: one table of formats, which is used for a file, for a folder, and for what in it is not read.
 
 A file is recognized by its beginning. A new format is a reader and one row of FORMATS.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, open_file
 from datasets.formats import (
+    annotation_file,
     coco,
     cvat,
     data_file,
@@ -19,15 +20,12 @@ from datasets.formats import (
     labelstudio,
     records,
     tables,
-    texts,
     via,
     voc,
     yolo,
 )
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import CLASS_FILES, File, Folder
+from datasets.formats.file import CLASS_FILES, File, Folder, parse_xml, text_lines
 from datasets.formats.source import Source
-from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 
 JSON, XML, TEXT, TABLE = (".json",), (".xml",), (".txt",), (".csv", ".tsv")
@@ -47,11 +45,9 @@ class Format(NamedTuple):
 
     name: str
     suffixes: tuple[str, ...]
-    claims: Callable[[File], bool]
+    matches: Callable[[File], bool]
     read: Callable[[File, Split], Source] | None = None  # a file with the labels of many images
-    read_all: Callable[[Folder, Iterable[str]], list[Source]] | None = (
-        None  # files of a folder; None: `read` of its split
-    )
+    read_folder: Callable[[Folder, Iterable[str]], list[Source]] | None = None  # its files; None: `read` of its split
     images: Callable[[str], set[str]] | None = None  # names in a file; None: it belongs to the image of its name
     fix: str = ""  # what to do with a file that is not read
 
@@ -71,19 +67,28 @@ def _is_of_many_images(file: File) -> bool:
 
 
 names = json_images.names
-YAML = Format("YOLO data file", (".yaml", ".yml", ".data"), data_file.claims, data_file.read, data_file.read_folder)
-CVAT = Format("CVAT", XML, cvat.claims, cvat.read, images=cvat.images_in)
-LISTS = Format("annotation files", TEXT, texts.is_list, texts.read, texts.read_lists, texts.images_in)
-YOLO = Format("YOLO", TEXT, yolo.claims, read_all=yolo.read_all)
+YAML = Format(
+    "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
+)
+CVAT = Format("CVAT", XML, cvat.matches, cvat.read, images=cvat.images_in)
+LISTS = Format(
+    "annotation files",
+    TEXT,
+    annotation_file.is_list,
+    annotation_file.read_text,
+    annotation_file.read_lists,
+    annotation_file.images_in,
+)
+YOLO = Format("YOLO", TEXT, yolo.matches, read_folder=yolo.read_folder)
 CSV = Format("CSV", TABLE, tables.is_table, tables.read, images=tables.image_names)
-FORMATS = (  # after NOT_READ, the first one that claims a file reads it
+FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     YAML,
     CVAT,
-    Format("VOC", XML, voc.claims, read_all=voc.read_all),
-    Format("Supervisely", JSON, records.is_supervisely, read_all=records.read_supervisely),
-    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_all),
-    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_all, names),
-    Format("Label Studio", JSON, labelstudio.claims, labelstudio.read, images=names),
+    Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
+    Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
+    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_folder),
+    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder, names),
+    Format("Label Studio", JSON, labelstudio.matches, labelstudio.read, images=names),
     Format("Create ML", JSON, records.is_create_ml, records.read_create_ml, images=names),
     Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read, images=names),
     Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest, images=names),
@@ -91,7 +96,14 @@ FORMATS = (  # after NOT_READ, the first one that claims a file reads it
     LISTS,
     YOLO,
     CSV,
-    Format("annotation files", TEXT, texts.is_list_below, texts.read, texts.refuse_lists_below, texts.images_in),
+    Format(
+        "annotation files",
+        TEXT,
+        annotation_file.is_list_below,
+        annotation_file.read_text,
+        annotation_file.refuse_lists_below,
+        annotation_file.images_in,
+    ),
     Format("COCO for other tasks", JSON, has("images"), coco.read),
 )
 BY_SUFFIX = {suffix: row for row in (YAML, CVAT, CSV, LISTS) for suffix in row.suffixes}  # they tell what is wrong
@@ -202,7 +214,7 @@ for _row in (*NOT_READ, *FORMATS, UNREADABLE):
 
 def format_of(file: File) -> Format | None:
     """Returns the format of a file, None if it is no label file."""
-    return next((row for row in _ROWS.get(file.suffix, ()) if row.claims(file)), None)
+    return next((row for row in _ROWS.get(file.suffix, ()) if row.matches(file)), None)
 
 
 def refusal(path: object, row: Format) -> DataError:

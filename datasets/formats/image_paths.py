@@ -28,22 +28,27 @@ class ImageFinder:
     def __init__(self, source: str, names: Iterable[str], image_root: str | None) -> None:
         self.folder = os.path.dirname(source)
         words = re.split(r"[_.\s-]+", os.path.splitext(os.path.basename(source))[0])
-        words = dict.fromkeys(word for part in words for word in (part, part.rstrip(DIGITS)) if word)
-        splits = {SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES}
-        self._split = splits.pop() if len(splits) == 1 and "trainval" not in words else None
-        if self._split:
-            near = [image_root] if image_root else [self.folder, self._join("..")]
-            words |= dict.fromkeys(name for place in near for name in _split_folders(place, self._split))
-        inside = ["", "images", *words, *(f"images/{word}" for word in words)]
-        above = [f"../{place}" for place in [*inside[2:], "images", ""]]
-        groups = [inside + above]
+        self._words = {part for word in words for part in (word, word.rstrip(DIGITS))}
+        self._splits = {SPLIT_NAMES[word.lower()] for word in self._words if word.lower() in SPLIT_NAMES}
+        groups = [["", "images", *self._named(""), *self._named(".."), "../images", ".."]]
         if image_root:
-            groups.insert(0, [os.path.join(os.path.abspath(image_root), place) for place in inside])
+            root = os.path.abspath(image_root)
+            groups.insert(0, [root, os.path.join(root, "images"), *self._named(root)])
         self._groups = [[root for root in group if os.path.isdir(self._join(root) or ".")] for group in groups]
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = set(names)
-        self._source, self._strays = source, []
         self._several: dict[str, list[str]] = {}  # name -> images that have it
+
+    def _named(self, top: str) -> list[str]:
+        """Returns the folders in `top`, and in its folder images, that have a name or the split of the annotation file."""
+        found = []
+        for place in (top, os.path.join(top, "images")):
+            path = self._join(place) or "."
+            names = sorted(os.listdir(path)) if os.path.isdir(path) and os.access(path, os.R_OK) else []
+            for name in names:
+                if name in self._words or SPLIT_NAMES.get(name.lower().rstrip(DIGITS)) in self._splits:
+                    found.append(os.path.join(place, name))
+        return found
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
@@ -59,7 +64,7 @@ class ImageFinder:
                 there = list(images.get(short, {}).values())
                 if len(there) == 1 and self._wanted[short] == 1:  # two images never become one
                     self._several.pop(written, None)
-                    return self._compared(name, there[0])
+                    return there[0]
                 if len(there) > 1:
                     self._several.setdefault(written, there)
         return os.path.join(self._default, name)
@@ -71,19 +76,6 @@ class ImageFinder:
             return ""
         shown = " or ".join(os.path.normpath(self._join(path)) for path in there[:5])
         return f"{name} may be {shown}: write its path, or image_root=FOLDER names the folder of the images"
-
-    def _compared(self, name: str, path: str) -> str:
-        """Returns `path`. Keeps it for `notes` if its folder belongs to another split than the annotation file."""
-        near = "/".join(path.replace(os.sep, "/").split("/")[-3:])  # of images/train/a.jpg and train/images/a.jpg
-        if self._split and split_in(near) not in (None, self._split):
-            self._strays.append(f"{name} is {path}")
-        return path
-
-    def notes(self) -> list[str]:
-        """Returns a note about images that `find` has found in the folder of another split; they may be other images."""
-        text = f"{self._source}: images from the folder of another split: {len(self._strays)}, for example "
-        fix = "correct the path if this is another image of the same name"
-        return [f"{text}{stray}: {fix}" for stray in self._strays[:1]]
 
     def _join(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
@@ -102,7 +94,7 @@ class ImageFinder:
             index: dict[str, dict[str, str]] = {}
             for root in group:
                 real = os.path.realpath(self._join(root))
-                for name in images_under(real) if root != "../" else ():
+                for name in images_under(real) if root != ".." else ():
                     base = os.path.basename(name)
                     for short in (base, os.path.splitext(base)[0]):  # some tables have names without suffix
                         index.setdefault(short, {}).setdefault(f"{real}/{name}", os.path.join(root, name))
@@ -118,15 +110,6 @@ def short_names(name: str) -> dict[str, None]:
     name = name.partition("?d=")[2] or name
     base = unquote(re.split("[?#]", name)[0] if "://" in name else name).rpartition("/")[2]
     return dict.fromkeys([base, _UPLOAD.sub("", base)])
-
-
-def _split_folders(place: str, split: str) -> list[str]:
-    """Returns the names of the folders in `place` and in its folder images that are named as a split: train2017, Training."""
-    found = []
-    for top in (place or ".", os.path.join(place, "images")):
-        names = os.listdir(top) if os.path.isdir(top) and os.access(top, os.R_OK) else []
-        found += [name for name in names if SPLIT_NAMES.get(name.lower().rstrip(DIGITS)) == split]
-    return found
 
 
 class Stems:

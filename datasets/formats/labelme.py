@@ -36,7 +36,7 @@ def read(file: File, split: Split) -> Source:
     return _read(Folder(Path(file.path).parent, split, file.image_root), [file.name])
 
 
-def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
+def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the JSON files in a folder that belong to its split. Raises DataError."""
     names = list(names)
     source = _read(folder, select_split(folder.path, names, folder.split))

@@ -87,7 +87,7 @@ class Task(NamedTuple):
     results: Numbered
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether a JSON file holds a list of tasks: with data, as JSON-MIN, or with drawn objects."""
     drawn = ("x", "original_width", "rectanglelabels", "polygonlabels", "ellipselabels")
     marks = {"[].data", "[].annotator", "[].lead_time", *(f"[].*.{key}" for key in drawn)}

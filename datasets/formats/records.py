@@ -9,8 +9,7 @@ from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import File, Folder
+from datasets.formats.file import File, Folder, text_lines
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box, source_of
 from datasets.formats.source import Source
 from datasets.formats.splits import (

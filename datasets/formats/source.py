@@ -25,10 +25,8 @@ class Source:
     find_images: bool = False  # image names come from an annotation file: images are near `path` or in image_root
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
-    format: str = ""  # of the label files in a folder, if the reader has another one: a list may name images of YOLO
+    has_yolo_labels: bool = False  # a data file or a list names images whose boxes are in label files of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
-    named_files: list[str] = field(default_factory=list)  # label files that are not read, but named in `notes`
-    listed: list[str] | None = None  # images in all splits of a data file, which decides what is read
     problems: list[str] = field(default_factory=list)  # with file and line
     notes: list[str] = field(default_factory=list)
     images: Strings = field(default_factory=Strings)  # [N] paths as written
@@ -85,7 +83,7 @@ class Source:
         area: float = math.nan,
         line: int = 0,
     ) -> None:
-        """Adds a box to the last image. It is checked when the source is finished. `line`: of the box, if it has a line."""
+        """Adds a box to the last image. `resolve_labels` checks it. `line`: of the box, if it has a line."""
         self.boxes.extend((x1, y1, x2, y2))
         self.labels.append(label)
         self.crowd.append(crowd)

@@ -53,29 +53,18 @@ def read_split(folder: Folder, files: Sequence[str], read: Callable[[File, Split
         names = ", ".join(chosen[:5])
         raise DataError(f"{path}: {len(chosen)} files may have the annotations ({names}): name the one with the boxes")
     sources = [read(folder.file(file), split) for file in chosen]
-    sources[-1].notes += no_split_notes(path, files, split, by_name=True)
     sources[0].label_files += [str(path / file) for file in files]
-    add_splits(sources[0], path, splits_of(files, by_name=True), split)
+    add_notes(sources[0], path, files, split, by_name=True)
     return sources
 
 
-def no_split_notes(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
-    """Returns a note about files that `select_split` leaves out for any split, if there are any, with their folders or names."""
-    splits = splits_of(files, by_name)
-    lost = [file for file, name in zip(files, splits, strict=True) if name is None]
-    if not split or not lost or not any(splits):
-        return []
-    places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
-    there = ", ".join(map(one_line, places[:5]))
-    if len(places) > 5:
-        there += ", ..."
-    return [f"{source}: files that belong to no split, such as train or val, left out: {len(lost)} ({there})"]
-
-
 def add_notes(found: Source, source: object, files: Sequence[str], split: Split, by_name: bool = False) -> None:
-    """Adds notes about the files that `select_split` leaves out to `found`, and the other splits of `source`."""
-    found.notes += no_split_notes(source, files, split, by_name)
-    add_splits(found, source, splits_of(files, by_name), split)
+    """Adds a note about the files that `select_split` leaves out for any split, and the other splits of `source`."""
+    splits = splits_of(files, by_name)
+    if split and any(splits) and None in splits:
+        text = f"{source}: files that belong to no split, such as train or val, left out: {splits.count(None)}"
+        found.notes.append(one_line(f"{text}, for example {files[splits.index(None)]}"))
+    add_splits(found, source, splits, split)
 
 
 def add_splits(found: Source, source: object, splits: Iterable[str | None], split: Split) -> None:
@@ -130,9 +119,7 @@ def select_rows(
     for (image, place), word in zip(places, words, strict=True):
         first, first_place = rows.setdefault(image, (word, place))
         if image and word != first:
-            text = (
-                f"{image} has the split {word!r} here, but {first!r} at {first_place}: write one split for each image"
-            )
+            text = f"{image} has the split {word!r}, but {first!r} at {first_place}: write one split for each image"
             several.setdefault(image, f"{place}: {text}")
     there = {word for word, _ in rows.values() if word}
     if not split or not there:
@@ -157,9 +144,8 @@ def select_images(found: Source, names: Sequence[str], words: Sequence[str], spl
     words = [word_split(word) for word in words]
     if not set(words) & set(SPLITS):
         return set(names)
-    chosen, splits, notes = select_rows(
-        found.path, [(name, found.path) for name in names], words, split, found.problems
-    )
+    places = [(name, found.path) for name in names]
+    chosen, splits, notes = select_rows(found.path, places, words, split, found.problems)
     add_splits(found, found.path, splits, split)
     found.notes += notes
     return chosen

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import File
+from datasets.formats.file import File, text_lines
 from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
 from datasets.formats.rotation import FIELDS, angle_problem
 from datasets.formats.source import Source

@@ -4,29 +4,35 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError, one_line, open_file
+from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
-from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import CLASS_FILES, UNREAD_SUFFIXES, File, Folder, images_of, of_suffix, stem_of
+from datasets.formats.file import (
+    CLASS_FILES,
+    UNREAD_SUFFIXES,
+    File,
+    Folder,
+    images_of,
+    of_suffix,
+    parse_xml,
+    stem_of,
+    text_lines,
+)
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
 from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
 from datasets.formats.splits import (
-    SPLIT_NAMES,
+    add_notes,
     add_splits,
     listed_name,
-    no_split_notes,
     select_split,
     split_in,
     split_of,
-    splits_of,
 )
-from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
@@ -35,105 +41,88 @@ from utils.text import clean_name, number_of
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether an XML file has one image."""
     return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 
 
-def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
-    """Reads the XML files in a folder that belong to its split. Raises DataError."""
+def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the XML files in a folder that belong to its split. Raises DataError.
+
+    A split is a list in ImageSets, or a folder; the first name in it that exists counts. An empty split is all images. The XML
+    files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult objects become
+    crowd regions. The names in all XML files count, so that all splits have the same classes."""
     above = Path(os.path.abspath(folder.path)).parent
     if not images_of(folder.files) and (above / "ImageSets").is_dir():  # the user named Annotations
         folder = Folder(Path(os.path.normpath(folder.path / "..")), folder.split, folder.image_root)
-        names = [name for name in folder.of_suffix(".xml") if claims(folder.file(name))]
-    return [read(folder, list(names))]
+        names = [name for name in folder.of_suffix(".xml") if matches(folder.file(name))]
+    path, split, every = folder.path, folder.split, list(names)
+    texts = _image_lists(path, folder.files, every) if split else []
+    if texts:
+        lists = _lists_of(path, texts, split)
+        listed = _listed(path, lists, every)
+        source = _source(folder, every, listed)
+        add_splits(source, path, (split_of(Path(text).stem) for text in texts), split)
+    else:
+        chosen = select_split(path, every, split)
+        source = _source(folder, every, Listed(chosen))
+        if "val" in split and len(chosen) == len(every):
+            source.notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
+        add_notes(source, path, every, split)
+    return [source]
 
 
 def read_listed(listed: Path, folder: Path, image_root: str | None) -> Source:
     """Reads the images in the list `listed`, whose XML files are in a folder. Raises DataError."""
     inside = Folder(folder, (), image_root)
-    return read(inside, [name for name in inside.of_suffix(".xml") if claims(inside.file(name))], listed)
+    every = [name for name in inside.of_suffix(".xml") if matches(inside.file(name))]
+    return _source(inside, every, _listed(folder, [listed], every))
 
 
-class Chosen(NamedTuple):
-    """The XML files of a split."""
+class Listed(NamedTuple):
+    """The XML files that are read, and what is wrong with the lists that name them."""
 
     xmls: list[str]
-    splits: list[str | None]  # of the folder
-    own: Sequence[str]  # the XML files of all splits
-    lists: Sequence[Path] = ()  # lists of images that decide
-    missing: dict[str, str] = {}  # names in them without an XML file -> what is wrong
     unclear: Sequence[str] = ()  # problems of names that several XML files have
-    unlisted: Sequence[str] = ()  # XML files that no list of a split names
+    missing: Mapping[str, tuple[Path, str]] = {}  # name without an XML file -> its list, and what is wrong
 
 
-def _choose(folder: Folder, every: Sequence[str], listed: Path | None) -> Chosen:
-    """Returns the XML files in the list `listed`, in the lists of the split of a folder, or in the folders of the split."""
-    path, split = folder.path, folder.split
-    if listed:
-        xmls, missing, unclear = _listed(path, [listed], every)
-        return Chosen(xmls, [], every, [listed], missing, unclear)
-    texts = _image_lists(path, folder.files, every) if split else []
-    if not texts:
-        return Chosen(select_split(path, every, split), splits_of(every, by_name=False), every)
-    lists = _lists_of(path, texts, split)
-    xmls, missing, unclear = _listed(path, lists, every)
-    own, unlisted = _of_any_list(path, texts, every)
-    splits = [SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
-    return Chosen(xmls, splits, own, lists, missing, unclear, unlisted)
-
-
-def read(folder: Folder, every: Sequence[str], listed: Path | None = None) -> Source:
-    """Reads the images in the list `listed`, or those of the split of a folder with the XML files `every`. Raises DataError.
-
-    A split is a list in ImageSets, or a folder; the first name in it that exists counts. An empty split is all images. The XML
-    files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult objects become
-    crowd regions. The names in all XML files count, so that all splits have the same classes."""
-    path, chosen = folder.path, _choose(folder, every, listed)
+def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
+    """Reads the XML files `listed` in a folder with the XML files `every`. Raises DataError."""
+    path, xmls = folder.path, listed.xmls
     parsed = {xml: _voc_file(path / xml) for xml in every}
-    xmls = chosen.xmls
     root, images = _images(folder, [parsed[xml] for xml in xmls])
-    source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in chosen.own])
+    source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
     index = image_paths.Stems(images)
-    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
-    rows = [(image_of[xml] or parsed[xml].image or f"{stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
+    rows = []
     for xml in xmls:
-        source.problems += image_paths.doubts(path / xml, root, index.all_nearest(xml, parsed[xml].image))
-    if rows and not any(image_of.values()):
-        problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
+        found = index.all_nearest(xml, parsed[xml].image)
+        source.problems += image_paths.doubts(path / xml, root, found)
+        rows.append((next(iter(found), None), parsed[xml]))
+    if rows and not any(image for image, _ in rows):
+        example = f"{parsed[xmls[0]].image or stem_of(xmls[0])} for {path / xmls[0]}"
+        problem = f"no image for any of {len(rows)} XML files, for example {example}"
         source.problems.append(f"{path}: {problem}: image_root=FOLDER names the folder of the images")
-    rows += _backgrounds(source, path, chosen, index if xmls else None)
-    source.notes += _notes(folder, every, chosen)
-    add_files(source, rows)
-    if not listed:
-        add_splits(source, path, chosen.splits, folder.split)
+    pairs = [(image or file.image or f"{stem_of(file.path)}.jpg", file) for image, file in rows]
+    add_files(source, pairs + _backgrounds(source, path, listed, index if xmls else None))
     return source
 
 
 def _backgrounds(
-    source: Source, path: Path, chosen: Chosen, index: image_paths.Stems | None
+    source: Source, path: Path, listed: Listed, index: image_paths.Stems | None
 ) -> list[tuple[str, LabelFile]]:
     """Returns the listed images without an XML file, as CVAT leaves those without boxes; others are problems of the source."""
-    found = {name: _without_xml(name, chosen.lists[0].parent, index) for name in chosen.missing}
-    source.problems += [*chosen.unclear, *(problem for name, problem in chosen.missing.items() if not found[name])]
-    images = list(filter(None, found.values()))
+    source.problems += listed.unclear
+    images = []
+    for name, (text, problem) in listed.missing.items():
+        if image := _without_xml(name, text.parent, index):
+            images.append((image, LabelFile(str(path / image))))
+        else:
+            source.problems.append(problem)
     if images:
-        text = f"listed images without an XML file, which have no boxes: {len(images)}"
-        source.notes.append(f"{chosen.lists[0]}: {text}, for example {images[0]}")
-    return [(image, LabelFile(str(path / image))) for image in images]
-
-
-def _notes(folder: Folder, every: Sequence[str], chosen: Chosen) -> list[str]:
-    """Returns notes about XML files and splits."""
-    path, notes = folder.path, []
-    if chosen.unlisted:
-        text = f"XML files that no list of a split names, left out: {len(chosen.unlisted)}"
-        notes.append(f"{path}: {text}, for example {one_line(chosen.unlisted[0])}")
-    if chosen.lists:
-        return notes
-    if "val" in folder.split and len(chosen.xmls) == len(every):
-        notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
-    return notes + no_split_notes(path, every, folder.split)
+        text = f"{path}: listed images without an XML file, which have no boxes: {len(images)}"
+        source.notes.append(f"{text}, for example {images[0][0]}")
+    return images
 
 
 def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
@@ -151,7 +140,7 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
-        lists = [text for text in lists if any(_listed(folder, [folder / text], xmls)[::2])]
+        lists = [text for text in lists if any(_listed(folder, [folder / text], xmls)[:2])]
     return lists
 
 
@@ -173,26 +162,15 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     return [folder / text for text in chosen]
 
 
-def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns (XML files of the data set, the XML files among them that no split lists).
-
-    Others have the name of a listed one, but are in another folder, such as old versions."""
-    of_splits = [text for text in lists if split_of(Path(text).stem)] or lists
-    named = set(_listed(folder, [folder / text for text in of_splits], xmls)[0])
-    stems = set(map(stem_of, named))
-    unlisted = [xml for xml in xmls if stem_of(xml) not in stems]
-    return [*named, *unlisted], unlisted
-
-
-def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Returns (XML files in lists of images, name -> problem for each one without an XML file, problems of unclear names)."""
+def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
+    """Returns the XML files in lists of images."""
     by_name, by_path = defaultdict(list), defaultdict(list)
     for xml in xmls:
         by_name[stem_of(xml)].append(xml)
         by_path[os.path.splitext(xml)[0]].append(xml)
     by_name |= by_path
-    found, missing, unclear = [], {}, []
-    lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
+    found, unclear, missing = [], [], {}
+    lines = ((path, number, line) for path in lists for number, line in text_lines(path))
     for path, number, line in lines:
         bare, readings = listed_name(line)
         candidates = next((by_name[word] for word in readings if word in by_name), [])
@@ -206,8 +184,8 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
             found += candidates
         elif bare:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
-            missing[bare] = f"{path}:{number}: {problem}"
-    return list(dict.fromkeys(found)), missing, unclear  # several lists of a split may name an image
+            missing[bare] = (path, f"{path}:{number}: {problem}")
+    return Listed(list(dict.fromkeys(found)), unclear, missing)  # several lists of a split may name an image
 
 
 def _images(folder: Folder, labels: Sequence[LabelFile]) -> tuple[str, list[str]]:

@@ -13,22 +13,20 @@ from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassLists, find_lists
-from datasets.formats.file import CLASS_FILES, File, Folder, images_of, unread_notes
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.key_points import KeyPoints
-from datasets.formats.named_boxes import points_box
+from datasets.formats.named_boxes import Corners, points_box
 from datasets.formats.source import Source
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from utils.images import IMAGE_SUFFIXES
 from utils.text import amount, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
-def claims(file: File) -> bool:
+def matches(file: File) -> bool:
     """Returns whether a text is a label file: its first line holds numbers, or it is in a folder named labels.
 
     Without an image of its name, it must begin with a label that can be read."""
@@ -39,7 +37,7 @@ def claims(file: File) -> bool:
     return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)
 
 
-def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
+def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     """Reads the images of a folder and their label files, which may be anywhere in it.
 
     A split is a folder of its name; without such folders all images belong to every split."""
@@ -47,7 +45,7 @@ def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     if folder.image_root and not there:
         raise DataError(f"image_root={folder.image_root}: there are no images: correct the path")
     images = select_split(path, there, folder.split)
-    notes = unread_notes(path, folder.files)
+    notes = unread_image_notes(path, folder.files)
     if not images:
         raise DataError(f"{path}: label files, but no images: {_fix_of_no_images(path)}" + "".join(notes))
     labels = folder.of_suffix(".txt")
@@ -56,16 +54,17 @@ def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     if folder.image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(path, label) for label in _own_labels(path, images, labels)]
         if folder.image_root and not any(map(os.path.exists, own)):
-            raise DataError(_none_fits(path, labels, folder.image_root, images))
+            label = next((label for label in labels if not is_named_otherwise(label)), "none")
+            what = f"no label file (such as {label}) has the name of an image in image_root={folder.image_root}"
+            fix = "correct image_root=, or give the label files the names of their images"
+            raise DataError(f"{path}: {what} (such as {images[0]}): {fix}")
         index = image_paths.Stems(labels)
-        all_labels = {_nearest(path, image, index, []) for image in there} - {None}
+        all_labels = set(filter(None, (_nearest(path, image, index, []) for image in there)))
     used = label_folders(paths, own)
     every = label_folders([os.path.join(folder.image_folder, image) for image in there])
-    texts = {os.path.dirname(os.path.join(path, label)): set() for label in labels if not is_named_otherwise(label)}
-    lists = find_lists(path, texts | every | used, used, folder.files)
-    if lists:
-        notes += lists.notes(path)
-    found = read_images(str(path), paths, lists, notes, own)
+    for label in (label for label in labels if not is_named_otherwise(label)):
+        every.setdefault(os.path.dirname(os.path.join(path, label)), set())
+    found = read_images(str(path), paths, find_lists(path, every | used, used), notes, own)
     found.label_files = [os.path.join(path, label) for label in all_labels]
     add_notes(found, path, there, folder.split)
     return [found]
@@ -76,13 +75,6 @@ def _fix_of_no_images(folder: Path) -> str:
     if (folder.parent / "images").is_dir():
         return f"give the folder above, {folder.parent}, which has {folder.parent / 'images'}, or image_root=FOLDER"
     return f"give image_root=FOLDER with the images, or copy them to {folder / 'images'}"
-
-
-def _none_fits(folder: Path, labels: Sequence[str], image_root: str, images: Sequence[str]) -> str:
-    """Returns the error of label files of which none has the name of one of the `images` in `image_root`."""
-    label = next((label for label in labels if not is_named_otherwise(label)), "none")
-    what = f"no label file (such as {label}) has the name of an image in image_root={image_root} (such as {images[0]})"
-    return f"{folder}: {what}: correct image_root=, or give the label files the names of their images"
 
 
 def usual_labels(files: Sequence[str]) -> set[str]:
@@ -114,18 +106,20 @@ def is_named_otherwise(text: str) -> bool:
 def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
     nearer to another image. Raises DataError if it is equally near to images of two folders, or an image to two that differ."""
-    index, users, problems = image_paths.Stems(labels), defaultdict(list), []
+    index, users = image_paths.Stems(labels), defaultdict(list)
+    problems: list[str] = []
     nearest = [_nearest(folder, image, index, problems) for image in images]
     for image, label in zip(images, nearest, strict=True):
-        users[label].append(image)
-    for label in set(users) - {None}:
-        users[label] = own = image_paths.most_alike(label, users[label])
+        if label:
+            users[label].append(image)
+    for label, several in users.items():
+        users[label] = own = image_paths.most_alike(label, several)
         if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
             problems.append(f"{own[0]} and {other} would both have {label}")
     fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take wrong ones out"
     raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
-    own = zip(images, nearest, strict=True)
-    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
+    pairs = zip(images, nearest, strict=True)
+    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in pairs]
 
 
 def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[str]) -> str | None:
@@ -158,12 +152,28 @@ def _label_places(image: str) -> list[str]:
     return [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".TXT")]
 
 
+def label_of(image: str, name: str, folders: Sequence[str]) -> str:
+    """Returns the label file of an image that a list calls `name`: near the image, or else in the folders of the list.
+
+    The images alone may be in image_root."""
+    label = label_file(image)
+    if os.path.exists(label) or not folders:
+        return label
+    there = [label_file(os.path.join(folder, name)) for folder in folders]
+    there.append(image_paths.locate(f"{os.path.splitext(name)[0]}.txt", folders))
+    return next(filter(os.path.exists, there), label)
+
+
 def has_label(image: str) -> bool:
-    """Returns whether an image has a label file: in labels/, or next to it, where other texts of that name may be."""
-    path = label_file(image)
-    if not os.path.exists(path) or os.path.dirname(path) != os.path.dirname(image):
-        return os.path.exists(path)
-    return is_label(path)
+    """Returns whether an image has a label file."""
+    return is_label_of(label_file(image), image)
+
+
+def is_label_of(label: str, image: str) -> bool:
+    """Returns whether a text is the label file of an image: in labels/, or next to it, where other texts of that name may be."""
+    if not os.path.exists(label) or os.path.dirname(label) != os.path.dirname(image):
+        return os.path.exists(label)
+    return is_label(label)
 
 
 def is_label(path: str | Path, least: int = 0) -> bool:
@@ -202,9 +212,10 @@ def read_images(
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += [*notes, *_backgrounds(source, images, known)]
-    _name_unpaired(found, images, labels)
-    found.notes += _shared(source, images, labels, known)
+    found.notes += [*notes, *(lists.notes(source) if lists else ())]
+    if not all(known):
+        text = f"images without a label file, which count as backgrounds: {known.count(False)}"
+        found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     found.problems += _contradictions(images, labels, known)
     key_points = KeyPoints()
     for image, path, exists in zip(images, labels, known, strict=True):
@@ -223,53 +234,6 @@ def read_images(
                     found.problems.append(f"{path}:{number}: {error}")
     found.problems += key_points.problems()
     return found
-
-
-def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]:
-    """Returns a note about images without a label file."""
-    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
-    text = f"{source}: images without a label file, which count as backgrounds: {len(alone)}, for example "
-    return [text + one_line(image) for image in alone[:1]]
-
-
-def _name_unpaired(source: Source, images: list[str], labels: list[str]) -> None:
-    """Adds notes about label files in the folders of `labels` that have no image there, or another suffix, to `source`."""
-    folders, used = defaultdict(set), {*labels, source.path}  # a list may be next to the label files
-    for image, label in zip(images, labels, strict=True):
-        folders[os.path.dirname(label)].add(os.path.dirname(image))
-    lost, others = [], []
-    for place, image_folders in folders.items():
-        there = [name for folder in image_folders for name in _listing(folder)]
-        stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(IMAGE_SUFFIXES)}
-        names = _listing(place)
-        every = set(names)
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            path = os.path.join(place, name)
-            if suffix.lower() != ".txt" or path in used or stem.lower() in NOT_LABELS:
-                continue
-            if stem not in stems:
-                lost.append(path)
-            elif suffix != ".txt" and (suffix != ".TXT" or f"{stem}.txt" in every):
-                others.append(path)
-    if lost:
-        count = f"label files without an image, left out: {len(lost)}"
-        source.notes.append(f"{source.path}: {count}, for example {one_line(lost[0])}")
-    if others:
-        count = f"label files with another suffix than .txt, left out: {len(others)}"
-        fix = "add their boxes to the .txt file of the same name"
-        source.notes.append(f"{source.path}: {count}, for example {one_line(others[0])}: {fix}")
-    source.named_files += [*lost, *others]
-
-
-def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
-    """Returns a note about different images, such as a photo and its mask, with one label file."""
-    first, several = {}, []
-    for image, label, exists in zip(images, labels, known, strict=True):
-        if exists and os.path.basename(first.setdefault(label, image)) != os.path.basename(image):
-            several.append(f"{first[label]} and {image} with {label}")
-    text = f"{source}: images that share a label file: {len(several)}, for example "
-    return [f"{text}{pair}: remove images that are not photos, such as masks" for pair in several[:1]]
 
 
 def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> list[str]:
@@ -314,7 +278,7 @@ def _numbers(line: str) -> list[float]:
         raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
 
 
-def _corners(values: Sequence[float]) -> tuple[float, ...]:
+def _corners(values: Sequence[float]) -> Corners:
     """Returns x1, y1, x2, y2 in fractions of the image, of the numbers after the class. Raises ValueError."""
     if len(values) == 5:
         fix = "write class x y width height, without the confidence or the track of a box"
@@ -323,14 +287,11 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
-        fix = (
-            "divide by its width and height"
-            + "; of a box with key points or a track, keep class x y width height" * (len(values) > 4)
-        )
+        fix = "divide by its width and height"
+        if len(values) > 4:
+            fix += "; of a box with key points or a track, keep class x y width height"
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:
-        x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
-        x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
-    else:
-        x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
-    return x1, y1, x2, y2
+        x, y, half_width, half_height = values[0], values[1], abs(values[2]) / 2, abs(values[3]) / 2
+        return x - half_width, y - half_height, x + half_width, y + half_height
+    return points_box(zip(values[::2], values[1::2], strict=True))

@@ -11,6 +11,7 @@ import torch
 from files import read_annotation_file
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.dataset import (
     CLEAN,
     NO_IMAGE,
@@ -23,7 +24,6 @@ from datasets.dataset import (
     epoch_order,
     try_augment,
 )
-from datasets.formats.finish import prepare
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 from utils.images import boxes_to_input, letterbox, read_image
@@ -120,7 +120,7 @@ def test_training_shows_large_images_as_the_evaluation_does(tmp_path, suffix):
     (tmp_path / "train.txt").write_text(f"a.{suffix} 0,0,2000,1333,0\n", encoding="utf-8")
     (tmp_path / "classes.txt").write_text("x\n", encoding="utf-8")
     still = Augment(0.0, 0.0, 0.0, 0, (1.0, 1.5), 0.0, 0, hsv=(0, 0, 0))
-    data, _ = prepare(read_annotation_file(str(tmp_path / "train.txt")))
+    data, _ = check_images(read_annotation_file(str(tmp_path / "train.txt")))
     trained = DetectionDataset(data, "corner", still)
     assert trained._reduction(0, (224, 224), 1.5) == 4
     shown = letterbox(trained.read(0, 4).image, (224, 224), "corner")[0][:149].astype(int)

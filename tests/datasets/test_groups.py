@@ -12,7 +12,8 @@ from test_split import jpeg, write
 
 import train
 from datasets.errors import DataError
-from datasets.formats.read import read, read_options
+from datasets.formats.options import read_options
+from datasets.formats.read import read
 from datasets.groups import MAX_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
 from datasets.similar import with_named
 from datasets.sources import division_of, read_train_and_val

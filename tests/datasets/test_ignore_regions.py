@@ -179,9 +179,9 @@ def test_joined_data_have_the_masks_of_their_parts(partly):
     assert both.is_ignored.sum() == 1 and both.is_ignored[len(whole.labels) :].sum() == 1
     assert join([whole, whole], "both").annotated is None
     other = replace(whole, classes=("1", "9"))
-    apart = join([whole, other], "both", apart=True)
-    assert apart.classes == ("0", "1", "9")
-    assert apart.annotated_mask()[[0, 12]].tolist() == [[True, True, False], [False, True, True]]
+    federated = join([whole, other], "both", federated=True)
+    assert federated.classes == ("0", "1", "9")
+    assert federated.annotated_mask()[[0, 12]].tolist() == [[True, True, False], [False, True, True]]
 
 
 def test_a_validation_image_knows_what_its_annotations_know(partly):

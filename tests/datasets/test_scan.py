@@ -12,8 +12,9 @@ from refused import refused
 
 import datasets.scan
 from datasets.cache import ImageCache
-from datasets.formats.annotation_file import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.scan import scan
 from datasets.store import Annotations
 from utils.images import ImageError, read_image
@@ -120,9 +121,9 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
     found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
     truncated(tmp_path, "cut.png")
     with refused(DataError, "2 of 4", "bad_images=", "train.txt:2", "missing.png", "train.txt:3", "cut.png"):
-        prepare(found)
+        check_images(found)
 
-    good, report = prepare(found, ReadOptions(bad_images="skip"))
+    good, report = check_images(found, ReadOptions(bad_images="skip"))
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
     assert "left out: 2" in report[0] and "missing.png" in report[0]
@@ -130,11 +131,11 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
 
 def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
     with refused(DataError, "1 of 1", "train.txt:1"):
-        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), ReadOptions(bad_images="skip"))
+        check_images(data(tmp_path, "missing.png 1,2,3,4,0\n"), ReadOptions(bad_images="skip"))
 
 
 def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
-    good, report = prepare(data(tmp_path, "a.png -3,2,20,20,0 1,1,48,32,0 40,20,60.5,32,0\n"))
+    good, report = check_images(data(tmp_path, "a.png -3,2,20,20,0 1,1,48,32,0 40,20,60.5,32,0\n"))
     assert len(good.boxes) == 3 and good.boxes[0].tolist() == [-3, 2, 20, 20]
     assert len(report) == 1 and report[0].endswith("clipped: 2")
 
@@ -142,8 +143,8 @@ def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
 def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
     with refused(DataError, "train.txt:2", "48,2,60,20", "48x32", "bad_boxes="):
-        prepare(found)
-    good, report = prepare(found, ReadOptions(bad_boxes="drop"))
+        check_images(found, ReadOptions(bad_boxes="error"))
+    good, report = check_images(found)
     assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
     assert "left out: 2" in report[0]
 
@@ -159,10 +160,10 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
     (tmp_path / "b.jpg").write_bytes(b[: len(b) // 2])
     found = data(tmp_path, "a.jpg 1,2,3,4,0\nwhole.jpg 1,2,3,4,0\nb.jpg 5,6,7,8,0\n")
     with refused(DataError, "2 of 3", "bad_images=skip", "bad_images=repair", "2 JPEGs", "a.jpg", "b.jpg"):
-        prepare(found)
-    assert len(prepare(found, ReadOptions(bad_images="skip"))[0]) == 1
+        check_images(found)
+    assert len(check_images(found, ReadOptions(bad_images="skip"))[0]) == 1
     for _ in range(2):  # the second time from the cache
-        good, report = prepare(found, ReadOptions(bad_images="repair"))
+        good, report = check_images(found, ReadOptions(bad_images="repair"))
         assert len(good) == 3 and good.sizes.tolist() == [[100, 120]] * 3
         assert "used: 2" in report[0] and "a.jpg" in report[0] and "b.jpg" in report[0]
     assert np.array_equal(read_image(good.path(0)), intact)
@@ -172,7 +173,7 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
         read_image(good.path(0), whole=True)
     truncated(tmp_path, "cut.png")
     with refused(DataError, "1 of 2", "cut.png"):
-        prepare(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), ReadOptions(bad_images="repair"))
+        check_images(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), ReadOptions(bad_images="repair"))
 
 
 def test_a_replaced_file_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from refused import refused
 
 import nets
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
 from deploy.detector import Detector, Result
 from deploy.load import is_checkpoint, load, newest_checkpoint

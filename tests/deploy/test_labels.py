@@ -8,8 +8,10 @@ import pytest
 from detections import CLASSES, collect
 from refused import refused
 
-from datasets.formats.annotation_file import DataError, read_classes
-from datasets.formats.read import ReadOptions, read
+from datasets.errors import DataError
+from datasets.formats.class_names import read_classes
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
 from utils.draw import write_image
 

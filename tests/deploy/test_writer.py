@@ -9,7 +9,8 @@ import pytest
 from detections import CLASSES, collect, result
 from refused import refused, told
 
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from deploy.detector import Result
 from deploy.label_files import LabelFiles
 from deploy.writer import DetectionsFile, Results, crop_folders

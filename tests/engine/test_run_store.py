@@ -16,8 +16,9 @@ from buckets import Faulty, upload
 from refused import refused
 
 import train
-from datasets.formats.finish import prepare
-from datasets.formats.read import ReadOptions, read
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from engine import resume, run_store
 from engine.run_folder import create
 from utils import checkpoint, remote
@@ -98,10 +99,10 @@ def test_a_fraction_of_images_in_a_bucket_is_validated_on_another_computer(demo_
     folder, _ = run_once(cfg)
     val = checkpoint.load(folder / "last.pt")["config"]["val"]
     assert val == f"{RUNS}/{folder.name}/val.txt"
-    before = prepare(read(val, "all"))[0]
+    before = check_images(read(val, "all"))[0]
     shutil.rmtree(tmp_path / "cache")
     options = ReadOptions(image_root=data)
-    assert prepare(read(val, "all", options))[0].image_digest() == before.image_digest() and len(before)
+    assert check_images(read(val, "all", options))[0].image_digest() == before.image_digest() and len(before)
 
 
 def test_two_new_runs_of_two_computers_are_two(tmp_path, monkeypatch):

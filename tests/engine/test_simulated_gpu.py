@@ -221,35 +221,6 @@ def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_imag
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
-def test_run_moves_from_a_cpu_to_a_gpu_and_back(demo_images, tmp_path):
-    """amp=fp16 has a scaler on the GPU only. From random weights the evaluation, also that on the GPU, detects nothing."""
-    constants = {"amp": "fp16", "weights": None, "freeze_epochs": 0, "no_aug_epochs": 0, "accumulate": 2}
-    for epochs, device in enumerate(("cpu", "cuda", "cpu"), 1):
-        cfg = config(demo_images, tmp_path, device=device, epochs=epochs, resume=epochs > 1, **constants)
-        if device == "cpu":
-            train_quietly(cfg)
-            continue
-        with simulated_gpu() as gpu:
-            train_quietly(cfg)
-        saved = checkpoint.load(only_run(tmp_path) / "last.pt")
-        assert saved["resume"]["updater"]["scaler"]["scale"] > 0 and not unexpected(gpu), "\n".join(unexpected(gpu))
-    assert [(row["epoch"], float(row["AP"])) for row in log_of(only_run(tmp_path))] == [("1", 0), ("2", 0), ("3", 0)]
-    assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["updater"]["scaler"] == {}
-
-
-@pytest.mark.slow
-def test_automatic_batch_size_fits_the_memory_of_the_gpu(demo_images, tmp_path):
-    """With other input sizes, one worker and bf16. The memory of the simulated GPU ends at less than the nine images."""
-    constants = {"amp": "bf16", "multi_scale": 0.5, "workers": 1, "batch_size": 0, "freeze_batch_size": 0, "epochs": 2}
-    with simulated_gpu(memory=MIB) as gpu:
-        train_quietly(config(demo_images, tmp_path, device="auto", **constants))
-    assert not unexpected(gpu), "\n".join(unexpected(gpu))
-    chosen = checkpoint.load(only_run(tmp_path) / "last.pt")["config"]
-    frozen, thawed = chosen["freeze_batch_size"], chosen["batch_size"]
-    assert 1 <= thawed <= frozen < 8 and gpu.peak <= gpu.memory
-
-
 def test_empty_scenes_on_a_gpu(runs, tmp_path):
     """Detector and predict.py, which compute in inference mode: images without and with detections."""
     (checkpoint_of_gpu, _), _ = runs

@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 from files import coco, cvat, voc
 
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from datasets.store import Annotations
 from utils.text import class_name_problem
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from refused import refused, told
 
-from datasets.formats.annotation_file import DataError
+from datasets.errors import DataError
 from datasets.formats.read import read
 from tools.convert import convert
 from utils.images import read_image

@@ -19,8 +19,9 @@ from painted import drawn
 from refused import refused, told
 
 from benchmarks.suspects import Corrupted
-from datasets.formats.annotation_file import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.check_images import check_images
+from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.split import file_name, write
 from datasets.store import Annotations
@@ -235,7 +236,7 @@ def test_confidences_are_averaged_with_those_of_the_mirrored_image() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_benchmark_corrupts_and_recognizes(kind: str, painted) -> None:
-    data, _ = prepare(read(str(painted(60)), "train"))
+    data, _ = check_images(read(str(painted(60)), "train"))
     corrupted = Corrupted(data, kind, seed=0)
     places = len(corrupted.places)
     assert places == round(0.05 * len(data.labels)) > 2
@@ -343,7 +344,7 @@ def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:
         cv2.imwrite(str(tmp_path / name), np.full((80, 100, 3), 50 * number, np.uint8))
         rows.append(" ".join([name, *words]) + "\n")
     (tmp_path / "train.txt").write_text("".join(rows))
-    return prepare(read(str(tmp_path / "train.txt"), "train"))[0]
+    return check_images(read(str(tmp_path / "train.txt"), "train"))[0]
 
 
 def box_of(values: list[float], label: int) -> Box:
@@ -538,7 +539,7 @@ def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
 def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Path) -> None:
     """End to end: each image is judged by the model of the other half, and labels of another class rank first."""
     source = drawn(tmp_path, {"train": range(100), "val": range(100, 101)}) / "train.txt"
-    data, _ = prepare(read(str(source), "train"))
+    data, _ = check_images(read(str(source), "train"))
     corrupted = Corrupted(data, "wrong", seed=0)
     suspects.write_annotations(source.parent, {"train.txt": corrupted.data})
     weights = str(shared / "weights" / "yolox_nano.pth")

@@ -17,9 +17,10 @@ from refused import refused
 from web import serving
 
 import train
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import prepare
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.options import ReadOptions
+from datasets.formats.read import read
 from utils import remote, remote_cache
 from utils.config import check
 from utils.files import files_under
@@ -79,7 +80,7 @@ def lines(folder: Path) -> str:
 
 def assert_same(source, folder, options=None):
     """Asserts that a source has the data of a folder or a file, and the bytes of its images."""
-    ours, theirs = (prepare(read(one, "all", options or ReadOptions()))[0] for one in (source, folder))
+    ours, theirs = (check_images(read(one, "all", options or ReadOptions()))[0] for one in (source, folder))
     assert ours.digest() == theirs.digest() and ours.image_digest() == theirs.image_digest()
     assert ours.classes == theirs.classes and len(ours) > 0
     for i in range(len(ours)):
@@ -358,7 +359,7 @@ def test_a_label_file_makes_the_program_ask_no_address(tmp_path, name, monkeypat
     )
     for file in ("all.txt", "all.json"):
         with pytest.raises(DataError):
-            prepare(read(tmp_path / file, "all"))
+            check_images(read(tmp_path / file, "all"))
 
 
 def test_problems_of_the_data_name_the_address(tmp_path):

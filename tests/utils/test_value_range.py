@@ -11,8 +11,8 @@ from small import config, only_run, train_quietly
 
 import export
 from datasets import demo
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read_options
+from datasets.check_images import check_images
+from datasets.formats.options import ReadOptions, read_options
 from datasets.scan import scan
 from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
@@ -160,7 +160,7 @@ def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
 def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_path, capsys):
     folder, _ = trained
     detector = Detector(folder / "best.pt", device="cpu", confidence=0.01)
-    data, _ = prepare(read_annotation_file(str(deep / "val.txt")))
+    data, _ = check_images(read_annotation_file(str(deep / "val.txt")))
     path = data.path(0)
     assert np.array_equal(detector.read(path), data.image(0)) and data.image(0).max() > 200
     (of_file,), (of_array) = detector(path), detector(data.image(0))

@@ -8,8 +8,8 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.annotation_file import class_text, read_classes
-from datasets.formats.finish import ReadOptions
+from datasets.formats.class_names import class_text, read_classes
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
@@ -61,14 +61,6 @@ def test_every_label_file_has_the_names_of_the_list_nearest_to_it(
     assert found == expected
 
 
-def test_six_lists_of_one_name_are_six_classes(tmp_path: Path) -> None:
-    for name in NAMES:
-        group(tmp_path, "side by side", name, [name], 0)
-    found = read(str(tmp_path), "train")
-    assert found.classes == NAMES and found.boxes_per_class().tolist() == [1] * 6
-    assert any("class lists that differ: 6" in note for note in found.notes)
-
-
 def test_the_list_of_the_data_set_gives_the_order_and_names_what_has_no_other(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "dog\nant\n")
     group(tmp_path, "list next to the labels", "a", ["ant", "bee", "dog"], 2)
@@ -81,11 +73,49 @@ def test_equal_lists_are_no_matter(tmp_path: Path) -> None:
     for name in "ab":
         group(tmp_path, "side by side", name, ["cat", "dog"], 1)
     text(tmp_path / "a" / "notes.json", STUDIO.format("cat", "dog")), text(tmp_path / "b" / "obj.names", "Cat\n")
-    text(tmp_path / "data.yaml", "train: [a, b]\nnames: [cat, dog, fox]\n")
-    assert not read(str(tmp_path), "train").notes
-    (tmp_path / "data.yaml").unlink()
     found = read(str(tmp_path), "train")
     assert not found.notes and found.classes == ("cat", "dog")
+
+
+def test_lists_that_differ_are_counted(tmp_path: Path) -> None:
+    for name in NAMES:
+        group(tmp_path, "side by side", name, [name], 0)
+    found = read(str(tmp_path), "train")
+    assert found.classes == NAMES and found.boxes_per_class().tolist() == [1] * 6
+    assert any("differ: 6" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("place", ["", "labels/train", "images/train"])
+def test_the_nearest_list_wins(tmp_path: Path, place: str) -> None:
+    """In the folder of the label files, above it, then in the folder of the images."""
+    paint(tmp_path / "images/train/1.png"), text(tmp_path / "labels/train/1.txt", "0 .5 .5 .2 .2\n")
+    text(tmp_path / "classes.txt", "dog\ncat\n")
+    text(tmp_path / place / "classes.txt", "cat\ndog\n")
+    assert classes_of(tmp_path) == {"images/train/1.png": "dog" if place == "images/train" else "cat"}
+    (tmp_path / "classes.txt").unlink()
+    text(tmp_path / place / "classes.txt", "cat\ndog\n")
+    assert classes_of(tmp_path) == {"images/train/1.png": "cat"}
+
+
+@pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "other.yaml"])
+def test_a_data_file_that_is_found_and_a_list_that_differs_are_an_error(tmp_path: Path, place: str) -> None:
+    """A labeling tool writes its own order next to the label files. The data file that the user names decides."""
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
+    yaml = text(tmp_path / "data.yaml", "train: images\nnames: [cat, dog]\n")
+    words = "train: images\nnames: [dog, cat]\n" if place.endswith("yaml") else "dog\ncat\n"
+    other = text(tmp_path / place, words)
+    with refused(DataError, yaml, other, "'cat'", "'dog'"):
+        read(str(tmp_path), "train")
+    assert classes_of(tmp_path, yaml) == {"images/1.png": "cat"}
+    text(other, words.replace("dog", "Cat", 1).replace("cat", "dog"))
+    assert classes_of(tmp_path) == {"images/1.png": "cat"}
+
+
+def test_a_darknet_file_names_its_list_and_others_in_its_folder_do_not_count(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "1 .5 .5 .2 .2\n")
+    text(tmp_path / "obj.data", "classes = 2\ntrain = images\nnames = obj.names\n")
+    text(tmp_path / "obj.names", "cat\ndog\n"), text(tmp_path / "voc.names", "bird\nbus\n")
+    assert classes_of(tmp_path) == {"images/1.png": "dog"}
 
 
 @pytest.mark.parametrize("place", ["", "labels"])
@@ -108,82 +138,6 @@ def test_two_lists_in_a_folder_that_differ_are_an_error(
             read(str(source), "train")
 
 
-@pytest.mark.parametrize("place", ["", "labels", "labels/train", "images/train"])
-def test_a_data_file_and_a_class_list_that_differ_are_an_error(tmp_path: Path, place: str) -> None:
-    paint(tmp_path / "images" / "train" / "1.png"), text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
-    yaml = text(tmp_path / "data.yaml", "train: images/train\nnames: [cat, dog]\n")
-    other = text(tmp_path / place / "classes.txt", "dog\ncat\n")
-    with refused(DataError, yaml, other, "'cat'", "'dog'"):
-        read(str(tmp_path), "train")
-    yaml.write_text("train: images/train\nnc: 2\n")
-    assert read(str(tmp_path), "train").classes == ("0", "1")
-
-
-@pytest.mark.parametrize(
-    ("near", "far"),
-    [
-        ("labels/train/classes.txt", "classes.txt"),
-        ("labels/train/obj.names", "labels/classes.txt"),
-        ("labels/train/classes.txt", "images/train/classes.txt"),
-        ("labels/classes.txt", "images/data.yaml"),
-        ("images/train/classes.txt", "classes.txt"),
-    ],
-)
-@pytest.mark.parametrize("names", ["dog cat", "car bus"])
-def test_a_list_that_a_nearer_one_hides_from_all_label_files_must_agree(
-    tmp_path: Path, near: str, far: str, names: str
-) -> None:
-    """The nearest list counted, and the other one was not named: it may be the right one."""
-    image = paint(tmp_path / "images" / "train" / "1.png")
-    text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n"), text(tmp_path / near, "cat\ndog\n")
-    words = f"names: [{names.replace(' ', ', ')}]\n" if far.endswith("yaml") else names.replace(" ", "\n")
-    text(tmp_path / far, words)
-    for source in (tmp_path, text(tmp_path / "list.txt", f"{image}\n")):
-        with refused(DataError, tmp_path / near, tmp_path / far, "'cat'"):
-            read(str(source), "train")
-    text(tmp_path / far, "nc: 2\n" if far.endswith("yaml") else "Cat\ndog\n")
-    (tmp_path / "list.txt").unlink()
-    found = read(str(tmp_path), "train")
-    assert [row[2][0].lower() for row in boxes(found)] == ["cat"] and not found.notes
-
-
-def test_a_list_above_others_that_differ_is_named(tmp_path: Path) -> None:
-    """Each annotator has an own order, so the list of the data set may differ from each."""
-    far = text(tmp_path / "classes.txt", "ant\nbee\n")
-    text(tmp_path / "old" / "obj.names", "fox\nelk\n")
-    for name, names in (("anna", ["bee", "ant"]), ("ben", ["ant", "bee"])):
-        group(tmp_path, "side by side", name, names, 0)
-    assert classes_of(tmp_path) == {"anna/1.png": "bee", "ben/1.png": "ant"}
-    (note,) = read(str(tmp_path), "train").notes
-    assert all(word in note for word in ("differ: 4", str(far), "obj.names", "anna", "ben"))
-
-
-def test_a_list_of_another_folder_that_is_not_read_is_named(tmp_path: Path) -> None:
-    group(tmp_path, "side by side", "a", ["cat", "dog"], 0)
-    text(tmp_path / "weights" / "coco.names", "person\nbicycle\n")
-    (note,) = read(str(tmp_path), "train").notes
-    assert "coco.names" in note
-
-
-def test_darknet_keeps_the_names_of_other_data_sets_in_its_folder(tmp_path: Path) -> None:
-    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "1 .5 .5 .2 .2\n")
-    text(tmp_path / "obj.data", "classes = 2\ntrain = images\nnames = obj.names\n")
-    text(tmp_path / "obj.names", "cat\ndog\n"), text(tmp_path / "voc.names", "bird\nbus\n")
-    assert classes_of(tmp_path) == {"images/1.png": "dog"}
-    text(tmp_path / "classes.txt", "dog\ncat\n")
-    with refused(DataError, tmp_path / "obj.data", tmp_path / "classes.txt", "'cat'", "'dog'"):
-        read(str(tmp_path), "train")
-
-
-def test_lists_that_are_equally_near_and_differ_are_an_error(tmp_path: Path) -> None:
-    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
-    lists = [text(tmp_path / "meta" / name / "classes.txt", f"{name}\n") for name in "ab"]
-    with refused(DataError, tmp_path / "labels", *lists, "'a'", "'b'"):
-        read(str(tmp_path), "train")
-    lists[1].write_text("a\nb\n")
-    assert read(str(tmp_path), "train").classes == ("a", "b")
-
-
 def test_lists_of_images_use_the_class_lists_near_their_label_files(tmp_path: Path) -> None:
     places = [
         group(tmp_path / "set", "side by side", name, list(names), 0) for name, names in (("a", "xy"), ("b", "yx"))
@@ -192,9 +146,6 @@ def test_lists_of_images_use_the_class_lists_near_their_label_files(tmp_path: Pa
     assert classes_of(tmp_path / "set", source) == {"a/1.png": "x", "b/1.png": "y"}
     far = text(tmp_path / "far" / "away" / "list.txt", f"{places[1]}\n")
     assert classes_of(tmp_path / "set", far) == {"b/1.png": "y"}
-    own = text(tmp_path / "far" / "away" / "classes.txt", "x\ny\n")
-    with refused(DataError, own, places[1].with_name("classes.txt"), "'x'", "'y'"):
-        read(str(far), "train")
 
 
 def test_an_annotation_file_with_two_lists_that_differ_is_an_error(tmp_path: Path) -> None:
@@ -208,44 +159,6 @@ def test_a_number_that_the_nearest_list_does_not_have_names_this_list(tmp_path: 
     group(tmp_path, "side by side", "one", ["a", "b"], 2)
     with refused(DataError, "1.txt:1", "class 2", tmp_path / "one" / "classes.txt", "2 names"):
         read(str(tmp_path), "train")
-
-
-@pytest.mark.parametrize("entry", ["images/train", "images", "images/val", "list.txt"])
-@pytest.mark.parametrize("names", ["[dog, cat]", "[car, bus]"])
-def test_data_files_that_name_the_classes_of_the_same_images_differently_are_an_error(
-    tmp_path: Path, entry: str, names: str
-) -> None:
-    """data.yaml was read, and nothing told that old.yaml says the opposite."""
-    for name in ("train", "val"):
-        paint(tmp_path / "images" / name / "1.png"), text(tmp_path / "labels" / name / "1.txt", "0 .5 .5 .2 .2\n")
-    text(tmp_path / "list.txt", "images/val/1.png\n")
-    text(tmp_path / "data.yaml", "train: images/train\nval: images/val\nnames: [cat, dog]\n")
-    text(tmp_path / "old.yaml", f"train: {entry}\nnames: {names}\n")
-    for part in ("train", "val"):
-        with refused(DataError, tmp_path / "data.yaml", tmp_path / "old.yaml", "'cat'"):
-            read(str(tmp_path), part)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("old.yaml", "train: images/train\nnames: [Cat, dog, fox]\n"),
-        ("old.YML", "train: elsewhere/photos\nnames: [dog, cat]\n"),
-        ("names.yaml", "names: [dog, cat]\n"),
-        ("count.yaml", "train: images/train\nnc: 2\n"),
-        ("damaged.yml", "'train': [\n"),
-        ("pets.data", "train = images/val\nnames = pets.names\n"),
-    ],
-)
-def test_a_data_file_that_is_not_read_is_named(tmp_path: Path, name: str, words: str) -> None:
-    paint(tmp_path / "images" / "train" / "1.png"), text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
-    text(tmp_path / name, words), text(tmp_path / "model.yaml", "nc: 80\nbackbone: []\n")
-    place = tmp_path / "data.yaml"
-    for own in ("data.yaml", "DATA.YAML"):
-        place = text(place, "train: images/train\nnames: [cat, dog]\n").rename(tmp_path / own)
-        found = read(str(tmp_path), "train")
-        assert found.classes == ("cat", "dog") and any(name in note and own in note for note in found.notes)
-        assert not any("model.yaml" in note for note in found.notes)
 
 
 def test_several_darknet_data_files_are_an_error(tmp_path: Path) -> None:
@@ -266,9 +179,7 @@ def test_names_that_are_repeated_in_a_data_file_are_an_error(tmp_path: Path) -> 
         read(str(tmp_path), "train")
 
 
-@pytest.mark.parametrize(
-    "lines", ["- cat\n- dog\n", "names:\n- cat\n", "cat 0\ndog 1\n", "cat: 0\ndog: 1\n", "cat;1\ndog;2\n"]
-)
+@pytest.mark.parametrize("lines", ["- cat\n- dog\n", "names:\n- cat\n"])
 def test_lists_of_another_form_than_a_name_per_line_are_errors(tmp_path, lines):
     path = tmp_path / "classes.txt"
     path.write_text(lines)

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 

@@ -12,10 +12,11 @@ import pytest
 from files import boxes, coco, text, voc
 from refused import mentions, refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from tools.convert import convert
@@ -34,7 +35,7 @@ def paint(path: Path) -> Path:
 
 def images(found: Annotations, root: Path) -> list[str]:
     """Paths of the images relative to `root`; each must be readable and have the one box of class cat."""
-    found, _ = prepare(found)
+    found, _ = check_images(found)
     assert np.allclose(found.boxes, [[1, 2, 9, 8]] * len(found)) and found.classes == ("cat",)
     assert len(found.boxes) == len(found)
     return [str(Path(found.path(i)).resolve().relative_to(root)) for i in range(len(found))]
@@ -110,96 +111,48 @@ def test_all_parts_together_have_the_classes_of_every_file(tmp_path: Path, suffi
             read(str(tmp_path), "all", ReadOptions(classes=("cat", "dog")))
 
 
-NO_PART = {  # form of the names of label files, and the place that the note names
-    "images/{}/{}.jpg": "images/more",
-    "{}.csv": "more.csv",
-    "{}.xml": "more",
-    "{}.txt": "more.txt",
-    "{}/a.json": "more",
-    "{}/metadata.jsonl": "more",
-    "{}/ann/a.jpg.json": "more/ann",
-}
-
-
-def put(folder: Path, form: str, split: str) -> None:
-    """Writes a split of one image and one box to a folder, as the form, a key of NO_PART, has it."""
-    corners = [[1, 2], [9, 8]]
-    record = {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}
-    place = folder / form.format(split, split)
-    paint(place if "images" in form else folder / split / "a.jpg")
-    if "images" in form:
-        text(folder / "labels" / split / f"{split}.txt", LABEL)
-    elif form.endswith("csv"):
-        text(place, f"path,x1,y1,x2,y2,class\n{split}/a.jpg,1,2,9,8,cat\n")
-    elif form.endswith("xml"):
-        text(folder / split / "a.xml", voc("cat", image="a.jpg"))
-    elif form.endswith("txt"):
-        text(place, f"{split}/a.jpg 1,2,9,8,0\n")
-    elif "ann" in form:
-        exterior = {"exterior": corners, "interior": []}
-        text(place, {"objects": [{"classTitle": "cat", "points": exterior}]})
-    elif form.endswith("json"):
-        shapes = [{"label": "cat", "points": corners, "shape_type": "rectangle"}]
-        text(place, {"shapes": shapes, "imagePath": "a.jpg"})
+def put_split(folder: Path, kind: str, split: str, splits: list[str]) -> None:
+    """Writes the image of a split with its box, and the files that name all `splits`."""
+    paint(folder / "images" / split / f"{split}.jpg")
+    if kind == "csv":
+        text(folder / f"{split}.csv", f"path,x1,y1,x2,y2,class\nimages/{split}/{split}.jpg,1,2,9,8,cat\n")
+    elif kind == "ImageSets":
+        text(folder / "Annotations" / f"{split}.xml", voc("cat", image=f"{split}.jpg"))
+        text(folder / "ImageSets" / "Main" / f"{split}.txt", f"{split}\n")
+    elif kind == "lines":
+        objects = {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}
+        rows = [{"file_name": f"images/{name}/{name}.jpg", "objects": objects, "split": name} for name in splits]
+        text(folder / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
     else:
-        text(place, record)
+        text(folder / "labels" / split / f"{split}.txt", LABEL), text(folder / "classes.txt", "cat\n")
+        if kind == "yaml":
+            text(folder / "data.yaml", "names: [cat]\n" + "".join(f"{name}: images/{name}\n" for name in splits))
 
 
-@pytest.mark.parametrize("form", NO_PART)
+@pytest.mark.parametrize("kind", ["folders", "csv", "ImageSets", "lines", "yaml"])
 @pytest.mark.parametrize(
     ("splits", "val", "unused"),
     [
-        (("train", "val"), "", ()),
-        (("train", "val", "test"), "", ("test",)),
-        (("train", "test"), "", ()),  # test serves as validation
-        (("train", "val", "test"), ".5", ("val", "test")),
+        (["train", "val"], "", ""),
+        (["train", "val", "test"], "", "test"),
+        (["train", "test"], "", ""),  # test serves as validation
+        (["train", "val", "test"], ".5", "val, test"),
     ],
 )
 def test_splits_that_are_left_out_or_serve_as_validation_are_named(
-    tmp_path: Path, form: str, splits: tuple, val: str, unused: tuple
+    tmp_path: Path, kind: str, splits: list[str], val: str, unused: str
 ) -> None:
-    text(tmp_path / "data" / "classes.txt", "cat\n")
     for split in splits:
-        put(tmp_path / "data", form, split)
+        put_split(tmp_path, kind, split, splits)
     notes: list[str] = []
-    source = str(tmp_path / "data")
+    source = str(tmp_path)
     with contextlib.suppress(DataError):  # one image cannot be divided
         read_train_and_val(source, val or source, read_options(), notes.append)
-    named = [note for note in notes if "splits that a training does not use" in note]
-    assert [note.rpartition(": ")[2] for note in named] == [", ".join(unused)] * bool(unused), notes
+    named = [note.rpartition(": ")[2] for note in notes if "splits that a training does not use" in note]
+    assert named == ([unused] if unused else []), notes
     serves = [note for note in notes if "test serves as validation" in note]
     assert len(serves) == ("val" not in splits), notes
-    if "val" not in splits:
-        assert not any("serves" in note for note in read(source, "test").notes)
-
-
-@pytest.mark.parametrize("kind", ["yaml", "ImageSets", "lines"])
-def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> None:
-    """train and test: test serves as validation; with val.txt or an entry val as well, test is left out."""
-    splits = ["train", "test"]
-    for serves in (True, False):
-        for split in splits:
-            paint(tmp_path / "images" / f"{split}.jpg")
-            if kind == "yaml":
-                (
-                    text(tmp_path / "labels" / f"{split}.txt", LABEL),
-                    text(tmp_path / f"list {split}.txt", f"images/{split}.jpg\n"),
-                )
-            if kind == "ImageSets":
-                text(tmp_path / "Annotations" / f"{split}.xml", voc("cat", image=f"{split}.jpg"))
-                text(tmp_path / "ImageSets" / "Main" / f"{split}.txt", f"{split}\n")
-        source = tmp_path
-        if kind == "yaml":
-            text(tmp_path / "data.yaml", "names: [cat]\n" + "".join(f"{split}: list {split}.txt\n" for split in splits))
-        if kind == "lines":
-            objects = {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}
-            rows = [{"file_name": f"{split}.jpg", "objects": objects, "split": split} for split in splits]
-            source = text(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
-        notes: list[str] = []
-        read_train_and_val(str(source), str(source), read_options(), notes.append)
-        assert sum("test serves as validation" in note for note in notes) == serves, notes
-        assert sum(note.endswith("splits that a training does not use: test") for note in notes) == (not serves), notes
-        splits.append("val")
+    assert not any("serves" in note for split in {"test"}.intersection(splits) for note in read(source, split).notes)
 
 
 def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: Path) -> None:
@@ -249,7 +202,7 @@ def test_problems_of_several_kinds_are_reported_together(tmp_path: Path) -> None
     lines = ["a.jpg 1,2,3,4,7\n"] * 12 + ["a.jpg 1,2,3,4\n", "a.jpg 1,2,nan,4,0\n", "a.jpg 3,2,3,4,0\n"]
     text(tmp_path / "classes.txt", "cat\n")
     with pytest.raises(DataError) as caught:
-        read(str(text(tmp_path / "train.txt", "".join(lines))), "train")
+        read(str(text(tmp_path / "train.txt", "".join(lines))), "train", ReadOptions(bad_boxes="error"))
     message = str(caught.value)
     assert "problems: 15" in message.splitlines()[0] and "... and 2 more" in message
     for words in (

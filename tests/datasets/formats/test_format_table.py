@@ -9,8 +9,9 @@ import pytest
 from files import boxes, paint, text
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.store import Annotations
 
@@ -191,7 +192,7 @@ def expected(*images: str, rows: Rows = ROWS) -> list[tuple[str, list[list[float
 
 
 def test_boxes_classes_and_images_are_read_without_notes(tmp_path: Path, kind: str) -> None:
-    found, notes = prepare(read(build(tmp_path, kind), "all"))
+    found, notes = check_images(read(build(tmp_path, kind), "all"))
     assert labeled(found) == expected("a", "b")
     assert found.classes == NAMES
     assert found.sizes.tolist() == [[HEIGHT, WIDTH]] * 2
@@ -229,7 +230,7 @@ def test_select_leaves_other_classes_out_and_merge_renames_them(tmp_path: Path, 
 
 def test_boxes_without_area_are_dropped_with_a_note_or_an_error(tmp_path: Path, kind: str) -> None:
     source = build(tmp_path, kind, NO_AREA)
-    found, notes = prepare(read(source, "all", ReadOptions(bad_boxes="drop")), ReadOptions(bad_boxes="drop"))
+    found, notes = check_images(read(source, "all"))
     assert labeled(found) == expected("a", "b")
     (note,) = notes
     assert "without area" in note and "left out: 2" in note and "30,30,30,50" in note
@@ -252,6 +253,6 @@ def test_images_are_found_in_image_root(tmp_path: Path, kind: str) -> None:
         (tmp_path / "elsewhere").rename(root / "images")
     if kind == "YOLO data.yaml":  # image_root replaces the folder of images and labels
         (tmp_path / "labels" / "labels").rename(root / "labels")
-    found, notes = prepare(read(source, "all", ReadOptions(image_root=str(root))))
+    found, notes = check_images(read(source, "all", ReadOptions(image_root=str(root))))
     assert labeled(found) == expected("a", "b") and notes == []
     assert all(found.path(index).startswith(str(root)) for index in range(len(found)))

@@ -7,7 +7,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from tools.check import check
 
@@ -86,7 +86,7 @@ def test_one_tiny_box_among_usual_ones_is_a_bad_box(tmp_path: Path, writer) -> N
     assert "0.1,0.2,0.5,0.75" in "".join(found.notes)
     assert "0.1,0.2,0.5,0.75" in "".join(check(str(path))[0]["train"]["notes"])
     with pytest.raises(DataError, match="0.1,0.2,0.5,0.75"):
-        read(path, "train")
+        read(path, "train", ReadOptions(bad_boxes="error"))
 
 
 def test_the_line_of_an_annotation_file_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What annotations tell about classes that were not looked for and about open regions: several sets, LVIS, crowd, ignore."""
+"""What annotations tell about incomplete labels: annotated classes and ignore regions: several sets, LVIS, crowd, ignore."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,10 @@ import pytest
 from files import boxes, paint, text
 from refused import refused, told
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options, sets_of
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read, sets_of
 from datasets.sources import read_train_and_val
 from datasets.split import Division, train_and_val, write
 from utils.config import ConfigError
@@ -49,16 +50,17 @@ def two_sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def masks(found) -> list[list[str]]:
-    """The classes that were looked for in each image."""
+    """The annotated classes of each image."""
     return [
-        [name for name, is_known in zip(found.classes, row, strict=True) if is_known] for row in found.annotated_mask()
+        [name for name, is_annotated in zip(found.classes, row, strict=True) if is_annotated]
+        for row in found.annotated_mask()
     ]
 
 
 # ---- several sets
 
 
-def test_a_class_that_a_set_does_not_have_was_not_looked_for_in_its_images(two_sets):
+def test_a_class_that_a_set_does_not_have_is_not_annotated_in_its_images(two_sets):
     found = read(f"{two_sets[0]},{two_sets[1]}", "train")
     assert found.classes == ("cat", "dog", "elk")
     assert masks(found) == [["cat", "dog"]] * 3 + [["dog", "elk"]] * 2
@@ -69,7 +71,7 @@ def test_a_class_that_a_set_does_not_have_was_not_looked_for_in_its_images(two_s
 
 
 def test_a_class_of_a_shared_list_without_boxes_in_a_set_is_noted(two_sets, tmp_path):
-    """Of teams with one list of classes, none looked for all of them."""
+    """Of teams with one list of classes, none annotated all of them."""
     other = coco(tmp_path / "c" / "elks.json", {1: "cat", 2: "dog", 3: "elk", 4: "fox"}, [[(3, 0)]])
     both = f"{two_sets[0]},{other}"
     (note,) = [note for note in read(both, "train").notes if "no boxes of" in note]
@@ -79,14 +81,14 @@ def test_a_class_of_a_shared_list_without_boxes_in_a_set_is_noted(two_sets, tmp_
         assert not any("no boxes of" in note for note in read(both, split, options).notes)
 
 
-def test_a_class_that_was_looked_for_nowhere_is_not_called_background(two_sets, tmp_path):
+def test_a_class_that_is_annotated_nowhere_is_not_called_background(two_sets, tmp_path):
     images = [{"neg_category_ids": [2]}, {"neg_category_ids": []}]
     lvis = coco(tmp_path / "c" / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(1, 0)]], images)
     (note,) = [note for note in read(f"{two_sets[1]},{lvis}", "train").notes if "no boxes of" in note]
     assert "dog" in note and "elk" not in note
 
 
-def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
+def test_all_classes_are_annotated_in_all_labeled_sets(two_sets):
     found = read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True))
     assert found.annotated is None
     (table,) = [note for note in found.notes if "\n" in note]
@@ -97,19 +99,13 @@ def test_one_set_has_no_masks(two_sets):
     assert read(str(two_sets[0]), "train").annotated is None
 
 
-def test_sets_with_the_same_classes_have_no_masks(two_sets, tmp_path):
-    other = coco(tmp_path / "c" / "more.json", {1: "dog", 2: "cat"}, [[(1, 0)]])
-    found = read(f"{two_sets[0]},{other}", "train")
-    assert found.annotated is None and [names for _, _, names, _ in boxes(found)][-1] == ["dog"]
-
-
 def test_an_existing_path_with_a_comma_is_one_set(two_sets, tmp_path):
     folder = tmp_path / "a,bb"
     folder.mkdir()
     assert sets_of(str(folder)) == [str(folder)] and sets_of("a, b,c") == ["a", "b", "c"] and sets_of("a") == ["a"]
 
 
-def test_selected_and_merged_classes_keep_what_was_looked_for(two_sets):
+def test_selected_and_merged_classes_keep_the_annotated_classes(two_sets):
     both = f"{two_sets[0]},{two_sets[1]}"
     selected = read(both, "train", ReadOptions(classes=("elk", "cat"), select=True))
     assert masks(selected) == [["cat"]] * 3 + [["elk"]] * 2
@@ -136,7 +132,7 @@ def test_a_set_of_numbers_next_to_a_set_of_names_is_an_error(two_sets, tmp_path)
     assert masks(read(f"{two_sets[0]},{file}", "train"))[-1] == ["dog"]
 
 
-def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
+def test_sets_of_numbers_do_not_tell_the_annotated_classes(tmp_path):
     files = []
     for name, labels in (("one", (0, 1)), ("two", (2, 0))):
         paint(tmp_path / name / "1.png", 40, 20 + labels[0])
@@ -152,12 +148,7 @@ def test_sets_of_numbers_do_not_tell_what_was_looked_for(tmp_path):
         read(",".join(files), "train", ReadOptions(classes=("cat", "dog", "elk"), ignore_regions=("dog",)))
 
 
-def test_a_missing_set_is_named(two_sets, tmp_path):
-    with refused(DataError, str(tmp_path / "none")):
-        read(f"{two_sets[0]},{tmp_path / 'none'}", "train")
-
-
-def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_looked_for(tmp_path):
+def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_are_annotated(tmp_path):
     first = coco(tmp_path / "cats.json", {1: "cat", 2: "fox"}, [[(1, 0)]])
     contents = json.loads(first.read_text(encoding="utf-8"))
     contents["categories"][0]["name"] = "dog"
@@ -167,7 +158,7 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
     assert len(found) == 1 and found.annotated is None and boxes(found)[0][2] == ["cat", "dog"]
 
 
-def test_a_region_that_is_open_in_one_of_two_sets_is_open(tmp_path):
+def test_an_ignore_region_of_one_of_two_sets_is_one(tmp_path):
     first = coco(tmp_path / "cats.json", {1: "cat"}, [[(1, 1), (1, 0)]])
     contents = json.loads(first.read_text(encoding="utf-8"))
     contents["annotations"][0]["open"] = 1
@@ -189,7 +180,7 @@ def test_an_image_is_one_image_under_each_path_of_its_folder(tmp_path, monkeypat
 
 
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
-    data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
+    data, _ = check_images(read(f"{two_sets[0]},{two_sets[1]}", "train"))
     train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     by_name = dict(zip((data.path(i) for i in range(5)), masks(data), strict=True))
     for part in (train, val):
@@ -207,7 +198,7 @@ def test_the_areas_of_one_set_survive_a_split_also_if_another_one_is_first(two_s
     paint(tmp_path / "c" / "1.png", 77, 50)
     file = text(tmp_path / "c" / "train.txt", "1.png 1,2,9,9,0 2,2,8,8,1\n")
     text(tmp_path / "c" / "classes.txt", "dog\nelk\n")
-    data, _ = prepare(read(f"{file},{two_sets[1]}", "train"))
+    data, _ = check_images(read(f"{file},{two_sets[1]}", "train"))
     assert data.annotated is None
     parts = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     assert sorted(area for part in parts for area in part.areas) == [7, 7, 36, 56]
@@ -236,7 +227,7 @@ def test_a_split_that_one_of_several_sets_trains_on_is_used(tmp_path):
     assert not any("train" in note.rpartition(": ")[2].split(", ") for note in notes)
 
 
-def test_a_class_without_boxes_in_the_validation_split_of_a_set_was_looked_for_there(tmp_path):
+def test_a_class_without_boxes_in_the_validation_split_of_a_set_is_annotated_there(tmp_path):
     """LabelMe has no list of classes: those of a set are the classes of its boxes, also of its training split."""
     for one, part, names in (("a", "train", "cd"), ("a", "val", "c"), ("b", "train", "de"), ("b", "val", "e")):
         for name in names:
@@ -252,7 +243,7 @@ def test_a_class_without_boxes_in_the_validation_split_of_a_set_was_looked_for_t
 # ---- LVIS
 
 
-def test_lvis_tells_which_classes_were_looked_for(tmp_path):
+def test_lvis_tells_the_annotated_classes(tmp_path):
     images = [{"neg_category_ids": [2], "not_exhaustive_category_ids": [1]}, {"neg_category_ids": []}, {}]
     file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(3, 0)], [(1, 0)]], images)
     found = read(str(file), "train")
@@ -266,13 +257,13 @@ def test_lvis_tells_which_classes_were_looked_for(tmp_path):
     assert masks(other) == [["dog", "cat"], ["elk"], ["elk", "dog", "cat", "fox"]]
 
 
-def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
+def test_masks_and_ignore_regions_survive_the_round_trip_as_coco_json(tmp_path):
     images = [{"neg_category_ids": [2], "not_exhaustive_category_ids": [1]}, {"neg_category_ids": []}, {}]
     file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0), (1, 1)], [(3, 1)], []], images)
-    data, _ = prepare(read(str(file), "train"))
+    data, _ = check_images(read(str(file), "train"))
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", {"train": data})
-    again, _ = prepare(read(str(tmp_path / "out" / "train.json"), "train"))
+    again, _ = check_images(read(str(tmp_path / "out" / "train.json"), "train"))
     assert masks(again) == masks(data) and boxes(again) == boxes(data)
     assert again.is_ignored.tolist() == data.is_ignored.tolist() and again.digest() == data.digest()
     contents = json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))
@@ -281,7 +272,7 @@ def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
         assert not present & set(image["neg_category_ids"])
 
 
-# ---- open regions
+# ---- ignore regions
 
 
 def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
@@ -292,13 +283,13 @@ def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
     assert found.ignore_regions_of(0).classes.tolist() == [[True, False]]
 
 
-def test_other_open_regions_leave_crowd_regions_closed(tmp_path):
+def test_other_ignore_regions_leave_crowd_regions_closed(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
     found = read(str(file), "train", read_options(ignore_regions="ignore"))
     assert found.is_ignored.tolist() == [False, True, False] and found.crowd.tolist() == [True, True, False]
 
 
-def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
+def test_an_ignore_region_of_a_json_needs_no_crowd_flag(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat"}, [[(1, 0), (1, 0)]])
     contents = json.loads(file.read_text(encoding="utf-8"))
     contents["annotations"][0]["open"] = 1
@@ -306,13 +297,7 @@ def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
     assert found.is_ignored.tolist() == found.crowd.tolist() == [True, False]
 
 
-def test_boxes_of_a_class_join_the_open_regions_that_the_data_have(tmp_path):
-    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
-    found = read(str(file), "train", read_options(ignore_regions="crowd,ignore, ignore"))
-    assert found.is_ignored.tolist() == [True, True, False]
-
-
-def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
+def test_boxes_of_a_class_become_ignore_regions_for_all_others(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "dog"}, [[(2, 0), (3, 0)], [(1, 0)], [(2, 0), (2, 0)]])
     found = read(str(file), "train", read_options(ignore_regions="ignore"))
     assert found.classes == ("cat", "dog") and found.boxes_per_class().tolist() == [1, 1]
@@ -324,7 +309,7 @@ def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
         read(str(file), "train", read_options(ignore_regions="crowd,none"))
 
 
-def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, tmp_path):
+def test_regions_of_one_set_count_for_the_classes_of_all_sets(two_sets, tmp_path):
     other = coco(tmp_path / "c" / "more.json", {1: "cat", 2: "ignore"}, [[(1, 0), (2, 0)]])
     both = f"{two_sets[1]},{other}"
     labeled = read(both, "train", ReadOptions(all_labeled=True, ignore_regions=("ignore",)))
@@ -339,7 +324,7 @@ def test_open_regions_of_one_set_are_open_for_the_classes_of_all_sets(two_sets, 
     assert nothing.classes == () and not len(nothing.labels)
 
 
-def test_open_regions_are_no_boxes_of_a_training_step(tmp_path):
+def test_ignore_regions_are_no_boxes_of_a_training_step(tmp_path):
     """Its memory is measured with the most boxes of an image; a region is there once for each class."""
     classes = {1: "ignore"} | {i: f"class {i}" for i in range(2, 60)}
     file = coco(tmp_path / "c.json", classes, [[(1, 0), (1, 0), (2, 0)], [(2, 0), (3, 0)], [(2, 1)] * 9])
@@ -352,17 +337,17 @@ def test_merged_classes_are_open_together(tmp_path):
     assert found.classes == ("cat",) and found.is_ignored.tolist() == [True, True, False]
 
 
-def test_open_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
+def test_ignore_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(2, 0), (1, 0)]])
     found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), ignore_regions=("ignore",)))
     assert found.classes == ("dog", "cat") and found.ignore_regions_of(0).classes.tolist() == [[True, True]]
 
 
-def test_an_open_region_does_not_tell_that_a_class_was_looked_for(tmp_path):
+def test_an_ignore_region_does_not_tell_that_a_class_is_annotated(tmp_path):
     """Written as COCO JSON and read again, the boxes of a region are boxes of its classes."""
     classes = {1: "cat", 2: "dog", 3: "ignore"}
     file = coco(tmp_path / "lvis.json", classes, [[(1, 0), (3, 0)], [(2, 0)]], [{"neg_category_ids": []}, {}])
-    data, _ = prepare(read(str(file), "train", read_options(ignore_regions="ignore")))
+    data, _ = check_images(read(str(file), "train", read_options(ignore_regions="ignore")))
     assert masks(data) == [["cat"], ["cat", "dog"]] and data.labels[data.is_ignored].tolist() == [0]
     write(tmp_path, {"train": data})
     assert masks(read(str(tmp_path / "train.json"), "train")) == masks(data)

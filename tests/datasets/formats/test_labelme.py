@@ -8,7 +8,7 @@ from files import boxes, paint, text
 from refused import mentions, refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 

@@ -16,8 +16,9 @@ import yaml
 from files import coco, cvat, paint, text, voc
 from refused import mentions, refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "layouts.yaml").read_text(encoding="utf-8"))
@@ -110,9 +111,9 @@ def check(root: Path, request: str, expected: Any) -> None:
     wanted = expected if isinstance(expected, dict) else {"images": expected}
     if "refused" in wanted:
         with refused(DataError, *wanted["refused"]):
-            found, _ = prepare(read(str(root / source), split, ReadOptions(**values)))
+            found, _ = check_images(read(str(root / source), split, ReadOptions(**values)))
         return
-    found, _ = prepare(read(str(root / source), split, ReadOptions(**values)))
+    found, _ = check_images(read(str(root / source), split, ReadOptions(**values)))
     places = [Path(found.path(i)).resolve().relative_to(root.resolve()).as_posix() for i in range(len(found))]
     counts = np.diff(found.starts)
     rows = [place if count == 1 else f"{place} {count}" for place, count in zip(places, counts, strict=True)]

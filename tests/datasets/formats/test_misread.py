@@ -6,9 +6,10 @@ import pytest
 from files import boxes, paint, text
 from refused import mentions, refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read
 from datasets.formats.splits import select_rows
 from datasets.sources import read_train_and_val
 
@@ -99,7 +100,7 @@ def test_equal_boxes_and_turned_images_are_counted_at_the_start_of_a_training(tm
     read_train_and_val(path, str(tmp_path / "val.txt"), read_options(), notes.append)
     assert any("train.txt" in note and ": 2, for example" in note and "train.txt:1" in note for note in notes), notes
     assert any("EXIF" in note and "train.txt" in note and ": 1" in note for note in notes), notes
-    found, _ = prepare(read(path, "train"), ReadOptions())
+    found, _ = check_images(read(path, "train"), ReadOptions())
     assert len(found.boxes) == 6
 
 

@@ -11,10 +11,11 @@ import pytest
 from files import boxes, text
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.formats import NOT_READ, format_of
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 WIDTH, HEIGHT = 200, 100
@@ -43,7 +44,7 @@ def test_a_table_of_open_images_is_read(tmp_path: Path) -> None:
     text(tmp_path / "labels.csv", lines(*rows))
     text(tmp_path / "classes.csv", "cat,0\ndog,1\n"), text(tmp_path / "sample_submission.csv", "id,PredictionString\n")
     text(tmp_path / "class-descriptions-boxable.csv", "/m/cat,cat\n/m/dog,dog\n")
-    found, notes = prepare(read(str(tmp_path), "train"))
+    found, notes = check_images(read(str(tmp_path), "train"))
     assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and len(found) == 2 and not notes
     assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2 and found.crowd.tolist() == [False, True] * 2
 
@@ -67,7 +68,7 @@ def test_metadata_of_hugging_face_is_read(tmp_path: Path) -> None:
     for name in ("a", "b"):
         paint(tmp_path / "images" / f"{name}.png")
     for source in (path, tmp_path):
-        found, notes = prepare(read(str(source), "train"))
+        found, notes = check_images(read(str(source), "train"))
         assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and found.classes == ("cat", "dog")
         assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2 and not notes
 
@@ -203,7 +204,7 @@ def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
     image = {"id": 1, "coco_url": "http://images.cocodataset.org/train2017/1.png", "width": WIDTH, "height": HEIGHT}
     annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": XYWH[0]}
     data = {"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "cat"}]}
-    found, _ = prepare(read(str(text(tmp_path / "lvis_v1_train.json", data)), "train"))
+    found, _ = check_images(read(str(text(tmp_path / "lvis_v1_train.json", data)), "train"))
     assert found.path(0) == str(tmp_path / "train2017" / "1.png")
 
 
@@ -237,7 +238,7 @@ def _voc_of(*names: str) -> str:
 
 
 NAMES = ("cat", "dog")
-UNITED = {  # files of one image, made class by class -> the classes of its boxes, and how many equal ones count once
+MERGED = {  # files of one image, made class by class -> the classes of its boxes, and how many equal ones count once
     "VOC": (
         {"cats/a.xml": _voc_of("cat"), "dogs/a.xml": _voc_of("dog", "dog"), "both/a.xml": _voc_of("dog")},
         "cat dog",
@@ -261,17 +262,17 @@ UNITED = {  # files of one image, made class by class -> the classes of its boxe
 }
 
 
-@pytest.mark.parametrize("form", UNITED)
-def test_label_files_of_one_image_that_were_made_class_by_class_are_united(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("form", MERGED)
+def test_label_files_of_one_image_that_were_made_class_by_class_are_merged(tmp_path: Path, form: str) -> None:
     """Each image was there twice, and trained with half of its boxes."""
-    files, names, equal = UNITED[form]
+    files, names, equal = MERGED[form]
     paint(tmp_path / "a.png")
     for name, contents in files.items():
         text(tmp_path / name, contents)
     found = read(str(tmp_path), "all" if form == "COCO" else "train")
     (row,) = boxes(found)
     assert Path(row[0]).name == "a.png" and sorted(row[2]) == names.split()
-    (note,) = [note for note in found.notes if "united: 1" in note]
+    (note,) = [note for note in found.notes if "merged: 1" in note]
     assert f"counted once: {equal}" in note and "a.png" in note
     assert len(found.box_lines) == len(found.areas) == len(found.boxes) == found.starts[-1]
 

@@ -8,7 +8,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 UPRIGHT, AROUND = [10, 8, 18, 12], [12, 6, 16, 14]  # a quarter of a turn around the center

@@ -12,7 +12,7 @@ import pytest
 import tool_files
 from tool_files import CLASSES, IMAGES, truth
 
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from deploy.label_files import Labeled, LabelFiles, label_studio_config
 

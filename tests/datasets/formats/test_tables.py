@@ -6,10 +6,11 @@ import pytest
 from files import boxes, paint, text
 from refused import refused
 
+from datasets.check_images import check_images
 from datasets.classes import join
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
-from datasets.formats.read import read, read_options
+from datasets.formats.options import ReadOptions, read_options
+from datasets.formats.read import read
 from datasets.sources import read_train_and_val
 from train import Config
 from utils.config import ConfigError
@@ -29,7 +30,7 @@ from utils.config import ConfigError
 def test_both_common_forms_are_read(tmp_path: Path, lines: str, place: str) -> None:
     path = text(tmp_path / "data" / "train_labels.csv", lines)
     images = [paint(tmp_path / "data" / place / name).resolve() for name in ("a.png", "b.png")]
-    found, _ = prepare(read(str(path), "train"))
+    found, _ = check_images(read(str(path), "train"))
     rows = boxes(found)
     assert [Path(row[0]).resolve() for row in rows] == images
     assert [row[1:3] for row in rows] == [([[1, 2, 3.5, 4], [1, 2, 9, 9]], ["cat", "dog"]), ([[5, 6, 7, 8]], ["dog"])]
@@ -221,7 +222,7 @@ def test_the_header_that_an_error_names_is_read(tmp_path: Path) -> None:
     assert len(headers) == 2
     for header in headers:
         row = ",".join(str(values[name]) for name in header.split(","))
-        found, notes = prepare(read(str(text(tmp_path / "x.csv", f"{header}\n{row}\n")), "train"))
+        found, notes = check_images(read(str(text(tmp_path / "x.csv", f"{header}\n{row}\n")), "train"))
         assert found.boxes.tolist() == [[1, 2, 9, 8]] and found.classes == ("cat",) and not notes
 
 
@@ -268,7 +269,7 @@ def test_a_box_outside_of_its_image_is_named_by_its_own_line(tmp_path: Path) -> 
     rows = ("a.png,1,2,9,9,cat", "a.png,2,2,8,8,cat", "b.png,1,2,9,9,cat", "a.png,900,2,990,9,cat")
     path = text(tmp_path / "x.csv", "\n".join(["filename,xmin,ymin,xmax,ymax,class", *rows, ""]))
     with refused(DataError, "x.csv:5", "900,2,990,9"):
-        prepare(read(str(path), "train"))
+        check_images(read(str(path), "train"), ReadOptions(bad_boxes="error"))
 
 
 def test_the_line_of_a_box_survives_selection_and_joining(tmp_path: Path) -> None:

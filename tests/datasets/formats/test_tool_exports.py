@@ -18,7 +18,7 @@ from files import paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 # ---- CVAT

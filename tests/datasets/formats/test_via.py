@@ -9,7 +9,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 RECT = {"name": "rect", "x": 1, "y": 2, "width": 3, "height": 4}
