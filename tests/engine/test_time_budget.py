@@ -68,11 +68,11 @@ def assert_ends_well(folder, evaluate_every=1):
     [
         (FakeClock(evaluation=1.875, after=0.0), {}),
         pytest.param(FakeClock(), {"evaluate_every": 3, "freeze_epochs": 4}, marks=pytest.mark.slow),
-        (FakeClock(thawed=2.0, slow_from=150), {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2}),
+        (FakeClock(thawed=2.0, slow_from=80), {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2}),
     ],
 )
 def test_a_run_ends_in_time_and_without_augmentation(demo_images, tmp_path, clock, changes):
-    hours = 0.09
+    hours = 0.05
     cfg = config(demo_images, tmp_path / "timed", hours=hours, epochs=100, **{**CHOSEN, **changes})
     folder, _, text = train_quietly(cfg, **clock.options)
     rows = assert_ends_well(folder, cfg.evaluate_every)

@@ -55,7 +55,7 @@ def test_a_correct_class_has_a_higher_precision_recall_curve(tmp_path):
     assert worst.min() > 560 and len(worst) > 500
 
 
-@pytest.mark.parametrize("classes", [1, 31])
+@pytest.mark.parametrize("classes", [1, pytest.param(31, marks=pytest.mark.slow)])
 def test_confusion_matrix_colors_the_cell_of_the_count(tmp_path, classes):
     empty = np.zeros((classes + 1, classes + 1), int)
     draw_confusion(empty, ["name"] * classes, tmp_path / "a.png")
