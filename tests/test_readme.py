@@ -47,10 +47,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_both_readmes_have_the_same_commands():
-    assert code_lines(text_of(ENGLISH)) == code_lines(text_of(CHINESE))
-
-
 def test_weights_page_lists_every_official_file_and_no_other():
     """Address and digest of each: a changed one must change the page too, with its license."""
     files = []

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pages import text_of
 from refused import refused
 from small import TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
 
@@ -24,7 +23,6 @@ from engine.optimizer import Updater
 from engine.schedule import Schedule, enough_epochs
 from engine.state import State
 from nets.losses import YOLOXCriterion
-from nets.pretrained import PretrainedError
 from utils import checkpoint, file_checks
 from utils.config import ConfigError
 
@@ -308,29 +306,6 @@ def test_every_constant_is_checked_or_free(demo_images):
     for group in (train.MINIMUM, train.MAXIMUM, train.CHOICES, train.MAY_CHANGE, train.PER_NODE, train.DEMO):
         assert set(group) <= names
     assert train.PER_NODE <= train.MAY_CHANGE
-
-
-@pytest.mark.slow
-def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo, "IMAGES", {"train": 4, "val": 2})
-    unreachable = "http://127.0.0.1:9"
-    small = {"epochs": 1, "image_size": (64, 64), "weights": unreachable, "output": str(tmp_path / "runs")}
-    small["freeze_epochs"] = 4
-    *_, text = train_quietly(train.Config(**{**train.DEMO, **small}))
-    assert "FROM SCRATCH" in text and "by hand" in text and "frozen," not in text
-    resumed = {**train.DEMO, **small, "epochs": 2, "resume": True}
-    for folder in (tmp_path / "runs").iterdir():
-        assert json.loads(text_of(folder / "config.json"))["weights"] is None
-        train_quietly(train.Config(**resumed))
-    *_, text = train_quietly(train.Config(**{**train.DEMO, **small, "weights": None, "output": str(tmp_path / "none")}))
-    assert "a frozen random backbone learns nothing" in text
-    assert "FROM SCRATCH" not in text and "backbone frozen," in text  # the user asked for both
-    assert "WARNING: freeze_epochs=4 without weights" in text and "backbone is never thawed" in text
-    assert train.from_command_line([]).freeze_epochs == 0
-    own = str(tmp_path / "data/demo/val.txt")
-    with refused(PretrainedError, unreachable, "weights=FILE"):
-        train.main(train.Config(train=own, val=own, weights=unreachable))
 
 
 def run_demo(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> float:

@@ -6,7 +6,6 @@ from torch import nn
 from toys import SIZES
 
 import nets
-from nets.coder import level_shapes
 from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion
 from utils import checkpoint
 
@@ -80,16 +79,6 @@ def changed(before, module):
 
 
 @every_family
-def test_criterion_is_that_of_the_family(family):
-    model = nets.build(name_of(family), 3)
-    assert type(nets.criterion(model)) is CRITERIA[family]
-    losses = nets.criterion(model, torch.ones_like, no_aug=True)(
-        model(random_images(2, 64, 96)), BOXES, LABELS, (64, 96)
-    )
-    assert ("l1" in losses) == (CRITERIA[family] is YOLOXCriterion) and losses["total"].isfinite()
-
-
-@every_family
 @pytest.mark.parametrize("height, width, classes", [(96, 160, 3), (32, 32, 80)])
 def test_inputs_are_multiples_of_32_with_any_number_of_classes(family, height, width, classes):
     model = random_model(family, classes).eval()
@@ -99,24 +88,6 @@ def test_inputs_are_multiples_of_32_with_any_number_of_classes(family, height, w
     boxes, scores, labels = model.decode(out, (height, width))
     assert boxes.shape == (2, count, 4) and scores.shape == labels.shape == (2, count)
     assert scores.min() >= 0 and scores.max() <= 1 and labels.max() < classes
-
-
-@every_family
-def test_decoded_boxes_are_in_pixels(family):
-    """With equal outputs everywhere, boxes move by the stride from one grid cell to the next, and grow with the stride."""
-    model = random_model(family).eval()
-    out = model(random_images(1, 64, 96))
-    out = out._replace(boxes=out.boxes[:, :1].expand_as(out.boxes))
-    (boxes,), _, _ = model.decode(out, (64, 96))
-    shapes = level_shapes((64, 96), model.strides)
-    levels = boxes.split([rows * columns for rows, columns in shapes])
-    maps = [level.unflatten(0, shape) for level, shape in zip(levels, shapes, strict=True)]
-    for stride, level in zip(model.strides, maps, strict=True):
-        shift = torch.tensor([stride, 0.0, stride, 0.0])
-        assert torch.allclose(level.diff(dim=1), shift.expand_as(level[:, 1:]), atol=1e-3)
-        assert torch.allclose(level.diff(dim=0), shift.roll(1).expand_as(level[1:]), atol=1e-3)
-        assert torch.allclose(level[0, 0] / stride, maps[0][0, 0] / 8, atol=1e-3)
-    assert (boxes[:, 2:] > boxes[:, :2]).all()
 
 
 @every_family
