@@ -131,3 +131,13 @@ def test_a_stop_interrupts_after_the_batch(painted):
     with pytest.raises(Interrupted):
         evaluate(Oracle(data), loader_of(data, 3), Ranks(), stop=stop)
     assert len(calls) == 2
+
+
+def test_a_stop_in_another_process_interrupts_this_one(painted):
+    class OtherStops(Ranks):
+        def any(self, *values):
+            return [True] * len(values)
+
+    data = data_set(painted(4))
+    with pytest.raises(Interrupted):
+        evaluate(Oracle(data), loader_of(data), OtherStops(), stop=lambda: False)
