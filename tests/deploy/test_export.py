@@ -368,6 +368,7 @@ def test_thresholds_of_classes_are_used_with_every_kind_of_file(exported, weight
     assert min(score for name, score in found if name == "green") < 0.4
 
 
+@pytest.mark.slow
 def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):
     evaluated, predicted = [], []
     for one in (TINY_WEIGHTS, run(TINY_WEIGHTS, batch_size=2, output=str(tmp_path / "tiny.onnx"))):
