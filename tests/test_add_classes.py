@@ -1,7 +1,6 @@
 """train.py add_classes=true: new classes in a trained model whose old detections keep their bits, through every program."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -54,23 +53,13 @@ def test_old_classes_keep_their_bits(run, old, demo_images):
     assert differences(old, run[0] / "best.pt", demo_images) == differences(old, run[0] / "last.pt", demo_images) == []
 
 
-@pytest.mark.parametrize(
-    "part", ["backbone.stem.0.conv.weight", "head.class_predictors.1.bias", "neck.2.bn.running_var"]
-)
-def test_one_changed_bit_of_a_frozen_part_is_found(run, old, demo_images, tmp_path, part):
+def test_one_changed_bit_of_a_frozen_part_is_found(run, old, demo_images, tmp_path):
     """The comparison of these tests can fail."""
-    contents = checkpoint.load(run[0] / "best.pt")
+    contents, part = checkpoint.load(run[0] / "best.pt"), "head.class_predictors.1.bias"
     first = (0,) * contents["model"][part].ndim
     contents["model"][part][first] = torch.nextafter(contents["model"][part][first], torch.tensor(torch.inf))
     checkpoint.save(tmp_path / "changed.pt", contents)
     assert part in differences(old, tmp_path / "changed.pt", demo_images)
-
-
-def test_a_score_of_another_bias_is_found(run, old, demo_images, tmp_path):
-    contents = checkpoint.load(run[0] / "best.pt")
-    contents["model"]["head.class_predictors.1.bias"] += 0.1
-    checkpoint.save(tmp_path / "changed.pt", contents)
-    assert len(differences(old, tmp_path / "changed.pt", demo_images)) == 1 + 14
 
 
 def test_the_run_says_what_is_frozen_and_what_is_trained(run):
@@ -119,13 +108,6 @@ def test_classes_can_be_added_again(run, old, demo_images, tmp_path):
         assert differences(before, folder / "best.pt", demo_images) == []
 
 
-def test_only_the_new_classes_decide_whether_images_are_mirrored(demo_images, tmp_path):
-    """A mirror turns the old classes into each other, but they are not trained."""
-    weights = lively_checkpoint(tmp_path / "best.pt", classes=("turn left", "turn right"), image_size=(64, 64))
-    folder, *_ = train_quietly(constants(demo_images, tmp_path / "runs", weights, epochs=1))
-    assert checkpoint.load(folder / "best.pt")["config"]["flip"] == 0.5
-
-
 def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, tmp_path):
     data = renamed(demo_images, tmp_path, ["cat", "b", "c", "d", "e"])
     folder, _, text = train_quietly(constants(data, tmp_path / "runs", old, epochs=1))
@@ -137,39 +119,20 @@ def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, t
     assert contents["config"]["val"] == str(folder / "val.txt")  # with the classes of the model
 
 
-@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.slow), {"classes": "b,c"}])
-def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp_path, changes):
+def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp_path):
     sources = {}
     for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
         (tmp_path / part).mkdir()
         sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
-    folder, best, text = train_quietly(constants(demo_images, tmp_path / "runs", old, **sources, **changes, epochs=1))
+    folder, best, text = train_quietly(
+        constants(demo_images, tmp_path / "runs", old, **sources, classes="b,c", epochs=1)
+    )
     rows = {line.split()[1]: line.split()[-2:] for line in text.splitlines() if line.startswith("boxes: ")}
     assert rows["dog"][0] == "0" and int(rows["dog"][1]) > 0 and "cat" not in rows
-    assert checkpoint.load(folder / "best.pt")["classes"] == [*OLD, *("bc" if changes else "abcde")]
+    assert checkpoint.load(folder / "best.pt")["classes"] == [*OLD, *"bc"]
     assert (
         evaluate.main(evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "e"), device="cpu"))["AP"] == best
     )
-
-
-@pytest.mark.slow
-def test_validation_data_of_old_classes_only_measure_nothing_so_the_last_epoch_is_kept(old, demo_images, tmp_path):
-    """The mAP of the old classes is equal in all epochs, so the first one would be the best."""
-    sources = {}
-    for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
-        (tmp_path / part).mkdir()
-        sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
-    rows = (tmp_path / "val/val.txt").read_text().splitlines()
-    only_dogs = [
-        " ".join([path, *(box for box in boxes if box.endswith(",0"))]) for path, *boxes in map(str.split, rows)
-    ]
-    (tmp_path / "val/val.txt").write_text("\n".join(only_dogs))
-    folder, best, _ = train_quietly(constants(demo_images, tmp_path / "runs", old, **sources))
-    assert best == 0
-    contents = checkpoint.load(folder / "best.pt")
-    assert contents["epoch"] == 2 and contents["metrics"]["AP"] == contents["metrics"]["AP50"] == -1
-    cfg = evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "e"), device="cpu")
-    assert evaluate.main(cfg)["AP"] >= 0  # of the old classes
 
 
 def test_validation_data_with_unknown_classes_are_refused(old, demo_images, tmp_path):
@@ -204,20 +167,15 @@ def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in ({"outputs": "raw"}, {"half": True}))]
-)
-def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path, options):
-    path = export.main(export.Config(checkpoint=str(run[0] / "best.pt"), output=str(tmp_path / "a.onnx"), **options))
+def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path):
+    path = export.main(export.Config(checkpoint=str(run[0] / "best.pt"), output=str(tmp_path / "a.onnx")))
     images = [str(demo_images / f"{number}.png") for number in range(4)]
     ours, theirs = (Detector(one, confidence=0.01, device="cpu")(images) for one in (run[0] / "best.pt", path))
-    tolerance = {"rtol": 0, "atol": 0.02 if options.get("half") else 1e-4}
     labels = set()
     for one, other in zip(ours, theirs, strict=True):
         labels |= set(one.labels.tolist())
-        if not options.get("half"):
-            np.testing.assert_array_equal(one.labels, other.labels)
-            np.testing.assert_allclose(one.scores, other.scores, **tolerance)
+        np.testing.assert_array_equal(one.labels, other.labels)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-4)
     assert min(labels) < len(OLD) <= max(labels)
 
 
@@ -285,13 +243,3 @@ def test_a_training_on_a_real_gpu_keeps_the_bits(name, demo_images, tmp_path):
     assert "CUDA graphs are not used" not in text
     for device in ("cpu", "cuda:0"):
         assert differences(old, folder / "last.pt", demo_images, device) == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
-def test_a_compiled_training_keeps_the_bits(old, demo_images, tmp_path):
-    folder, _, text = train_quietly(constants(demo_images, tmp_path, old, compile=True, epochs=1))
-    assert "compile    active" in text
-    assert differences(old, folder / "last.pt", demo_images) == []
-    contents, before = checkpoint.load(folder / "last.pt"), checkpoint.load(old)
-    assert all(torch.equal(value, contents["model"][name]) for name, value in before["model"].items())

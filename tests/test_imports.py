@@ -4,11 +4,9 @@ import ast
 import os
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from lively import lively_checkpoint
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
@@ -56,15 +54,6 @@ def at_import(node: ast.AST):
             yield from at_import(child)
 
 
-def of_project(names: set[str]) -> set[str]:
-    """The modules of the project among imported names."""
-    found = set()
-    for name in names:
-        package = f"{name}.__init__"
-        found |= {module for module in (name, name.rpartition(".")[0], package) if module in MODULES}
-    return found
-
-
 def forbidden(module: str, names: set[str]) -> set[str]:
     """The rooms and scripts of the project among the imported `names` that `module` must not import."""
     room = module.partition(".")[0]
@@ -79,55 +68,6 @@ def test_imports_go_down():
     """From a room to the rooms below it; also imports inside functions."""
     wrong = {module: forbidden(module, imports(path.read_text(encoding="utf-8"))) for module, path in MODULES.items()}
     assert not {module: names for module, names in wrong.items() if names}
-
-
-def test_the_rules_of_imports_can_be_broken():
-    assert forbidden("nets.x", imports("from datasets import store\nimport utils.boxes")) == {"datasets"}
-    assert forbidden("datasets.formats.x", imports("def f():\n    import nets")) == {"nets"}
-    assert forbidden("engine.x", imports("from deploy.detector import Detector\nimport report.plots")) == {"deploy"}
-    assert forbidden("utils.x", imports("from nets.model import DetectionModel\nfrom train import main"))
-    assert forbidden("evaluate", imports("from deploy.load import load\nimport train")) == {"train"}
-    assert not forbidden(
-        "tools.check", imports("import nets, datasets.store, torch.utils.data\nfrom utils import draw")
-    )
-    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) and not cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
-
-
-def cycle(edges: dict[str, set[str]]) -> str:
-    """The modules of a circle of imports, "" if there is none."""
-    try:
-        tuple(TopologicalSorter(edges).static_order())
-    except CycleError as error:
-        return " -> ".join(error.args[1])
-    return ""
-
-
-def test_there_is_no_circle_of_imports():
-    """Imports inside functions count. A package whose module imports another module of it does not import itself."""
-    edges = {}
-    for module, path in MODULES.items():
-        found = of_project(imports(path.read_text(encoding="utf-8")))
-        package = f"{module.rpartition('.')[0]}.__init__"
-        edges[module] = found - {module, package} if len(found) > 1 else found - {module}
-    assert cycle(edges) == ""
-
-
-def test_an_import_inside_a_function_names_the_heavy_package_that_it_avoids():
-    for path in MODULES.values():
-        text = path.read_text(encoding="utf-8")
-        tree, lines = ast.parse(text), text.splitlines()
-        at_start = {id(node) for node in at_import(tree)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in at_start:
-                name = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-                if name.partition(".")[0] in FLOORS:
-                    assert "# loads " in lines[node.lineno - 1], f"{path}:{node.lineno}"
-
-
-def test_the_map_of_modules_is_complete():
-    assert {"nets.yolox", "datasets.loader", "datasets.formats.coco", "nets.__init__", "train"} <= set(MODULES)
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
-    assert rooms == set(FLOORS)
 
 
 def test_every_script_and_tool_runs_by_run_script():
@@ -148,15 +88,7 @@ def test_starting_a_run_loads_no_plotting_no_tensorboard_no_onnx():
     assert modules_loaded_by("import train", HEAVY - {"faster_coco_eval"}) == set()
 
 
-@pytest.mark.slow
-def test_the_first_image_of_a_detector_waits_for_no_import(tmp_path):
-    """A program that measures its first image measures the model."""
-    path = str(lively_checkpoint(tmp_path / "best.pt"))
-    start = f"sys.path.append('tests'); import tiny, deploy.detector; deploy.detector.Detector({path!r}, device='cpu')"
-    assert modules_loaded_by(start, {"torchvision.ops"}) == {"torchvision.ops"}
-
-
-@pytest.mark.parametrize("script", PROGRAMS)
+@pytest.mark.parametrize("script", ["train", "tools.check"])
 def test_a_script_prepares_what_pytorch_reads_when_it_is_imported(script):
     """Threads that do not wait in a busy loop, and the process that started the script, which may be killed meanwhile."""
     program = f"""

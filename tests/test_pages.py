@@ -2,7 +2,7 @@
 
 Each runs in a new folder with a run named mine, and a data set FOLDER; `provide` makes what else it names. A training is as
 short as OVERRIDES says, and a tiny model stands in for official weights. A new page needs nothing here. The commands of the
-README and of the first pages run with the quick tests, all others with the slow ones.
+README run with the quick tests, all others with the slow ones.
 """
 
 import ast
@@ -31,7 +31,7 @@ from nets.pretrained import COCO_CLASSES
 from utils.config import override
 
 NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
-    r"git |source |py |python3 -m venv|uv |pip |docker ": "change the environment; test_first_block.py runs those of the README",
+    r"git |source |py |python3 -m venv|uv |pip |docker ": "change the environment; the workflow README runs those of the README",
     r"tensorboard|python -m pytest|python -m docs": "servers, these tests, and what replaces images of the repository",
     r"ovc |pnnx |trtexec |python -m benchmarks": "other programs, and what takes hours",
     r".*s3://": "test_buckets.py does the same",
@@ -42,7 +42,7 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs them",
     r"export |python -m torch": "have no effect to see",
 }
-QUICK = ("README.md", "start.md", "data.md")
+QUICK = ("README.md",)
 OVERRIDES = {  # script -> words that follow the words of the command, so that it is fast
     "train.py": f"model=tiny_n weights={TINY_WEIGHTS} image_size=64,64 epochs=1 freeze_epochs=0 no_aug_epochs=0 batch_size=4 "
     "freeze_batch_size=4 workers=0 device=cpu report=false",

@@ -3,6 +3,8 @@
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,10 +45,6 @@ def anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of the headings of a page."""
     headings = re.findall(r"^#+ (.*)", without_code(text_of(page)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-def test_both_readmes_have_the_same_commands():
-    assert code_lines(text_of(ENGLISH)) == code_lines(text_of(CHINESE))
 
 
 def test_weights_page_lists_every_official_file_and_no_other():
@@ -106,3 +104,16 @@ def test_the_constants_page_names_constants():
     named = [table[1:] for table in tables(text_of(ROOT / "docs/constants.md")) if table[0][0] == "constant"]
     names = [span.partition("=")[0] for rows in named for row in rows for span in spans(row[0])]
     assert names and set(names) <= set(train.Config.__dataclass_fields__)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands of a container for Linux")
+def test_what_the_dockerfile_copies_is_the_whole_program(tmp_path):
+    """Its last command, with other folders."""
+    (command,) = re.findall(r"^RUN --mount=type=bind,target=/source (.*)", text_of(ROOT / "Dockerfile"), re.MULTILINE)
+    (tmp_path / "thaw").mkdir()
+    folders = {"/source": ROOT, "/thaw": tmp_path / "thaw"}  # replaced at once: either may be part of the other's path
+    command = re.sub("/source|/thaw", lambda found: shlex.quote(str(folders[found[0]])), command)
+    subprocess.run(["sh", "-ec", command], check=True)
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    copied = {path.name for path in (tmp_path / "thaw").iterdir()}
+    assert copied == {*(path.name for path in ROOT.glob("*.py")), *packages, "LICENSE", "NOTICE"}

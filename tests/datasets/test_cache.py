@@ -203,20 +203,3 @@ def test_an_image_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path, lett
                 assert reduction == 8 or 2 * reduction * scale > 1
     found = DetectionDataset(replace(found.annotations, sizes=np.zeros((12, 2), np.int32)), "corner", HOW)
     assert found._reduction(0, (32, 32), 1.0) == 1  # of unknown size
-
-
-def test_files_that_another_process_removes_meanwhile_do_not_stop_the_cache(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache.mkdir(parents=True)
-    for name in ("renamed", "old"):
-        (cache / name).write_bytes(bytes(100))
-        os.utime(cache / name, (0, 0))
-    entries = sorted(os.scandir(cache), key=lambda entry: entry.name)
-    entries[0].stat()  # an entry keeps its status: the cache finds "old", but cannot remove it
-    for name in ("renamed", "old"):
-        (cache / name).unlink()
-    monkeypatch.setattr(datasets.cache.os, "scandir", lambda folder: entries)
-    found = ImageCache(files=110.0)
-    found._make_room()
-    assert found._room == pytest.approx(55)  # half of the limit is for this process

@@ -10,7 +10,6 @@ from files import read_annotation_file
 
 from datasets.classes import choose_classes, join
 from datasets.dataset import DetectionDataset, Key, collate
-from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment, mixup, mosaic
 from datasets.store import Annotations, Sample
 from datasets.transforms import augment
@@ -59,20 +58,20 @@ def assert_agree(is_painted: np.ndarray, is_unknown: np.ndarray, edge: float) ->
 @every_letterbox
 def test_an_open_region_stays_on_its_pixels(moves, kind):
     seen = 0
-    for seed in range(40):
+    for seed in range(12):
         rng = np.random.default_rng((1, seed))
         drawn = augment(painted_region(rng, 250, (False, True)), SIZE, rng, kind, Augment(0, 0, **moves))
         found = unknown_pixels(drawn.ignore)
         assert not found[..., 0].any()
         assert_agree(drawn.image[..., 0] > 180, found[..., 1], 4)
         seen += found.any()
-    assert seen > 30
+    assert seen > 8
 
 
 @every_move
 def test_an_open_region_stays_on_its_pixels_in_a_mosaic_and_a_mixup(moves):
     seen = 0
-    for seed in range(30):
+    for seed in range(8):
         rng = np.random.default_rng((2, seed))
         four = [painted_region(rng, 200, (True, False)) for _ in range(4)]
         settings = Augment(1, 1, **moves)
@@ -82,12 +81,12 @@ def test_an_open_region_stays_on_its_pixels_in_a_mosaic_and_a_mixup(moves):
         mixed = mixup(blank, painted_region(rng, 240, (True, False)), rng, "corner", settings)
         assert_agree(mixed.image[..., 0] > 88, unknown_pixels(mixed.ignore)[..., 0], 4)
         seen += int(unknown_pixels(mixed.ignore).any()) + int(unknown_pixels(drawn.ignore).any())
-    assert seen > 50
+    assert seen > 12
 
 
 @every_move
 def test_a_class_that_was_not_looked_for_is_unknown_in_the_whole_sample(moves):
-    for seed in range(10):
+    for seed in range(4):
         rng = np.random.default_rng((3, seed))
         sample = Sample(np.zeros((50, 90, 3), np.uint8), *NO_BOXES, of_image(np.array([True, False])))
         drawn = augment(sample, SIZE, rng, "center", Augment(0, 0, **moves))
@@ -97,7 +96,7 @@ def test_a_class_that_was_not_looked_for_is_unknown_in_the_whole_sample(moves):
 @every_move
 def test_each_image_of_a_mosaic_has_its_own_classes(moves):
     """A pixel of an image has exactly the unknown classes of this image, and each pixel belongs to one image."""
-    for seed in range(20):
+    for seed in range(6):
         rng = np.random.default_rng((4, seed))
         levels, masks = [60, 110, 160, 210], np.eye(4, dtype=bool)
         four = [
@@ -111,16 +110,6 @@ def test_each_image_of_a_mosaic_has_its_own_classes(moves):
             own = drawn.image[..., 0] == level
             other = own & (found[..., i] == 0)
             assert other.sum() <= 3 * own.sum() ** 0.5  # only at a seam, which an image may cross by rounding
-
-
-def test_only_the_images_of_a_mosaic_that_lack_a_class_do_not_know_it():
-    rng = np.random.default_rng(5)
-    whole = Sample(np.zeros((80, 80, 3), np.uint8), *NO_BOXES)
-    part = whole._replace(ignore=of_image(np.array([False, True])))
-    drawn = mosaic([whole, part, whole, whole], SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED))
-    found = unknown_pixels(drawn.ignore)
-    assert 0 < found[..., 1].mean() < 0.9 and not found[..., 0].any()
-    assert mosaic([whole] * 4, SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED)).ignore is None
 
 
 def test_a_mixup_does_not_know_what_one_of_its_images_does_not_know():
@@ -229,27 +218,6 @@ def test_a_batch_without_anything_unknown_has_the_arguments_that_it_always_had(p
     assert all(map(torch.equal, again.ignore, mixed.ignore)) and torch.equal(again.boxes, mixed.boxes)
     moved = mixed.to(torch.device("meta"))
     assert moved.ignore.regions.device.type == moved.ignore.classes.device.type == "meta"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_of_several_ranks_has_the_same_samples(partly, workers):
-    how = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
-    data = DetectionDataset(partly, "corner", how, seed=1)
-
-    def samples(rank, world):
-        batches = build_loader(data, TrainSampler(12, 4, SIZE, 1, rank=rank, world=world), workers)
-        for batch in batches:
-            for b in range(len(batch.ids)):
-                part = None if batch.ignore is None else IgnoreRegions(*(x[b].numpy() for x in batch.ignore))
-                yield int(batch.ids[b]), part
-
-    def by_image(parts):
-        empty = np.zeros((*SIZE, 2), bool)
-        return {index: empty if part is None else unknown_pixels(part) for index, part in parts}
-
-    whole, shards = by_image(samples(0, 1)), by_image([*samples(0, 2), *samples(1, 2)])
-    assert whole.keys() == shards.keys() and any(found.any() for found in whole.values())
-    assert all(np.array_equal(whole[index], shards[index]) for index in whole)
 
 
 @pytest.mark.parametrize("moves", [False, True])

@@ -147,15 +147,6 @@ def test_workers_do_not_change_a_batch_and_epochs_differ(painted):
     assert len(torch.unique(images, dim=0)) == len(images) == 24
 
 
-@pytest.mark.slow
-def test_workers_started_with_spawn_give_the_same_batches(painted):
-    """As on Windows and macOS."""
-    data = dataset_of(painted(5))
-    loader = build_loader(data, train_sampler(len(data)), 1)
-    loader.multiprocessing_context = "spawn"
-    assert_same_batches(list(loader), batches_of(data))
-
-
 @pytest.mark.parametrize(
     "method",
     [
@@ -257,9 +248,3 @@ def test_an_error_has_the_same_message_with_and_without_workers(error):
         with pytest.raises(type(error)) as raised:
             next(batches)
         assert type(raised.value) is type(error) and str(raised.value) == str(error)
-
-
-@pytest.mark.usefixtures("no_loader_left")
-def test_other_errors_of_workers_keep_their_traceback():
-    with pytest.raises(RuntimeError, match="DataLoader worker(.|\n)*__getitem__"):
-        list(Loader(Failing(RuntimeError("a")), batch_sampler=[[2]], num_workers=1, worker_init_fn=init_worker))

@@ -47,14 +47,6 @@ def test_counts_are_the_expected_ones_rounded_up_or_down(length):
         assert (counts >= np.floor(expected - 1e-9)).all() and (counts <= np.ceil(expected + 1e-9)).all()
 
 
-def test_rare_images_are_drawn_as_often_as_the_formula_says(tmp_path):
-    repeats = repeats_of(rare(tmp_path), 0.36)
-    drawn = sum(np.bincount(epoch_order(100, 0, epoch, repeats), minlength=100) for epoch in range(2000)) / 2000
-    expected = 100 * repeats.factors / repeats.factors.sum()
-    np.testing.assert_allclose(drawn, expected, atol=0.05)  # 4 standard errors of at most .5 / sqrt(2000)
-    assert drawn[0] == pytest.approx(6 * drawn[1:80].mean(), rel=0.02)
-
-
 def test_the_order_is_a_function_of_seed_and_epoch_and_well_mixed(tmp_path):
     orders = [epoch_order.__wrapped__(100, *key, repeats_of(rare(tmp_path), 0.36)) for key in ((0, 0), (0, 0), (0, 1))]
     assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()

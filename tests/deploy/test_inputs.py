@@ -254,6 +254,7 @@ def test_class_agnostic_detection_keeps_no_two_boxes_at_one_place(weights, tile)
     assert agnostic.scores[0] == plain.scores[0]
 
 
+@pytest.mark.slow
 def test_exported_files_take_class_agnostic_only_without_nms_inside(weights, tmp_path):
     for outputs in ("raw", "detections"):
         export.main(export.Config(str(weights), str(tmp_path / f"{outputs}.onnx"), check_images=2, outputs=outputs))

@@ -109,6 +109,7 @@ def test_every_kind_of_file_can_have_8_bits(demo_images, tmp_path, name):
     Detector(file, batch_size=3)([demo.draw_image(number)[0] for number in range(3)])
 
 
+@pytest.mark.slow
 def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_images, tmp_path, monkeypatch):
     def quantize(path, images, loader, max_loss):
         assert [image.shape for image in images] == [(64, 96, 3)] * 3 and max_loss == 0.01  # three of nine images

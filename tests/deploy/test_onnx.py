@@ -53,6 +53,7 @@ def test_results_do_not_depend_on_the_number_of_images(file):
         assert all(torch.equal(a, b) for a, b in zip(alone, together[number], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["detections", pytest.param("raw", marks=pytest.mark.slow)])
 def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outputs):
     clipped = export.main(export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=2, outputs=outputs))
@@ -68,6 +69,7 @@ def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outp
         assert found.boxes.min() < -1 and len(found.boxes) >= len(ours.boxes)
 
 
+@pytest.mark.slow
 def test_each_head_of_a_file_has_its_own_limit_and_classes(tmp_path):
     """As in the model with added classes that was exported."""
     model, *fresh = (lively(nets.build("tiny_n", count), (64, 96)) for count in (3, 2, 1))

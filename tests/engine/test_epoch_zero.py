@@ -1,6 +1,5 @@
 """Epoch 0: initial weights that were trained on classes of the data are evaluated before the first step."""
 
-import csv
 import os
 
 import pytest
@@ -8,9 +7,6 @@ from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same,
 
 import nets
 import train
-from datasets import demo
-from engine.rates import domain_similarity_of
-from tools.compare import read_run
 from utils import checkpoint
 
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
@@ -72,19 +68,6 @@ def test_weights_of_other_classes_and_weights_without_names_are_not_evaluated(de
         assert [row["epoch"] for row in log_of(folder)] == ["1"]
 
 
-@pytest.mark.parametrize(
-    "pretraining, mean_ap, like",
-    [
-        (nets.Pretraining(1.0, official=True), 0.25, 1.0),  # official weights, and images like theirs
-        (nets.Pretraining(1.0, official=True), 0.02, 0.0),  # the same names, other objects
-        (nets.Pretraining(0.5, official=True), 0.25, 0.0),  # half of the names
-        (nets.Pretraining(1.0, official=False), 0.25, 0.0),  # a checkpoint of this program
-    ],
-)
-def test_the_likeness_follows_the_measured_map_and_not_the_names(pretraining, mean_ap, like):
-    assert domain_similarity_of(pretraining, mean_ap, nets.expected_ap("yolox_nano", (416, 416))) == like
-
-
 def test_continuing_a_checkpoint_has_the_usual_rate(demo_images, tmp_path):
     folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
     assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == 4e-3
@@ -98,14 +81,3 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
     folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
     assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == pytest.approx(4e-3 / 32)
     assert "the usual one is 0.004" in text
-
-
-@pytest.mark.slow
-def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
-    folder, *_ = train_quietly(own(demo_images, tmp_path, epochs=1), draw=True)
-    run = read_run(folder)
-    assert [row["epoch"] for row in run.rows] == [0, 1] and "seconds" not in run.rows[0] and run.minutes > 0
-    with open(folder / "log.csv", encoding="utf-8") as file:
-        assert run.evaluated[0]["AP"] == float(next(csv.DictReader(file))["AP"])
-    assert (folder / "curves.png").stat().st_size > 0
-    assert run.data[1] == f"5 classes: {', '.join(demo.CLASSES)}"

@@ -5,12 +5,11 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from refused import told
 from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from datasets.loader import TrainSampler
-from engine.epoch import Meter, NonFiniteLoss, epoch_text, fit_one_epoch
+from engine.epoch import Meter, NonFiniteLoss, fit_one_epoch
 from engine.network import CUDNN_SEARCH_STEPS, accelerate
 from engine.optimizer import MAX_BAD_STEPS
 from engine.schedule import Plan, Schedule
@@ -57,37 +56,6 @@ def test_epoch_trains_on_every_batch_and_averages_the_losses():
     assert means["total"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
     assert [done for done, _ in calls] == [1, 2, 3, 4, 5, 6, 7] and calls[-1][1] == means  # a CPU logs every step
     assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
-
-
-@pytest.mark.gpu
-def test_means_do_not_depend_on_the_batches_between_two_logs():
-    """On a GPU the host reads the losses every second or so."""
-    losses = torch.rand(100, generator=torch.Generator().manual_seed(0)).add(0.1).cuda().split(1)
-    means = []
-    for every in (1, 3, 1000):
-        meter = Meter()
-        for batch, loss in enumerate(losses):
-            meter.add({"total": loss[0]})
-            if batch % every == 0:
-                meter.reduce(Ranks())
-        meter.reduce(Ranks())
-        means.append(meter.mean()["total"])
-    assert means[0] == means[1] == means[2]
-
-
-def test_time_between_two_epochs_does_not_count(monkeypatch):
-    """A run saves its checkpoints after the meter of the next epoch exists."""
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    meter = Meter()
-    now[0] = 100.0  # a save
-
-    def batches():
-        for step in range(3):
-            now[0] += 2.0
-            yield Batch(step)
-
-    assert fit(make_updater(toy()), batches(), meter).seconds == 6.0
 
 
 def test_functions_of_on_log_are_called_between_optimizer_steps_only():
@@ -222,20 +190,3 @@ def test_only_a_terminal_shows_a_progress_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert list(progress_bar([1, 2, 3], "epoch", True)) == [1, 2, 3] and "epoch" in capsys.readouterr().err
     assert list(progress_bar([1, 2, 3], "epoch", False)) == [1, 2, 3] and capsys.readouterr().err == ""
-
-
-def test_no_epoch_without_a_positive_map_is_called_the_best():
-    row = {"epoch": 3, "loss": 1.0, "val_loss": 1.0, "AP50": 0.0, "images_per_second": 9.0, "skipped_steps": 0}
-    assert "(best)" in epoch_text(row | {"AP": 0.001}, 9, best=True)
-    assert "(best)" not in epoch_text(row | {"AP": 0.0}, 9, best=True)
-    assert "(best)" not in epoch_text(row | {"AP": -1.0}, 9, best=True)
-    assert "(best)" not in epoch_text(row | {"AP": 0.5}, 9, best=False)
-
-
-def test_the_line_of_an_epoch_has_what_was_measured_and_the_time_left():
-    row = {"epoch": 3, "loss": 1.0, "images_per_second": 9.0}
-    assert epoch_text(row, 9, best=False) == "epoch   3/9  loss 1.000  9.0 images/s"
-    row |= {"val_loss": 2.0, "AP": 0.5, "AP50": 0.7, "precision": 0.25, "recall": 0.75}
-    text = epoch_text(row, 9, best=True, seconds_left=7200, gpu_bytes=3 * 2**29)
-    told(text, "P 0.250", "R 0.750", "1.5 GiB", "2 h 0 min")
-    assert "P " not in epoch_text(row | {"precision": -1.0, "recall": -1.0}, 9, best=True)

@@ -17,13 +17,17 @@ def deterministic(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("model", ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"])
-def test_a_run_with_cuda_graphs_equals_one_without_to_the_bit(model, demo_images, tmp_path, deterministic, monkeypatch):
+@pytest.mark.parametrize(
+    "model, amp", [("yolox_nano", "fp16"), ("yolov9_t", "bf16"), ("ppyoloe_s", "none"), ("picodet_s", "fp16")]
+)
+def test_a_run_with_cuda_graphs_equals_one_without_to_the_bit(
+    model, amp, demo_images, tmp_path, deterministic, monkeypatch
+):
     folders = []
     for graphs in (True, False):
         if not graphs:
             monkeypatch.setattr(network, "graphed", lambda model, *_: model)
-        changes = {"model": model, "device": "cuda:0", "amp": "fp16"}
+        changes = {"model": model, "device": "cuda:0", "amp": amp}
         folder, _, text = train_quietly(config(demo_images, tmp_path / str(graphs), **changes))
         assert "CUDA graphs are not used" not in text
         folders.append(folder)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from toys import (
-    FAMILIES,
     FLAT,
     assert_equal_bits,
     bad_step,
@@ -23,11 +22,8 @@ from toys import (
 
 import nets
 import train
-from datasets.loader import TrainSampler
 from engine.course import Course
-from engine.network import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, parameter_groups
-from engine.parallel import Graphed
 from engine.rates import Rates, domain_similarity_of
 from engine.schedule import MIN_WARMUP, Plan, Schedule, enough_epochs
 from engine.time_budget import TimeBudget
@@ -44,14 +40,6 @@ def test_plan_counts_steps_of_both_phases():
     assert [plan.images_at(s) for s in (0, 14, 15, 70)] == [32, 32, 16, 16]
     assert Plan.of(160, 10, 30, 16, 8, 2) == Plan(10, 10, 5, 10, 32, 16)  # at most all epochs are frozen
     assert Plan.of(161, 10, 3, 32, 16, 1) == Plan(10, 3, 6, 11, 32, 16)  # the last batch is padded
-
-
-@pytest.mark.parametrize("kind", ["cosine", "step", "constant"])
-def test_learning_rate_is_a_pure_function_of_the_step(kind):
-    schedule = Schedule(Plan(10, 2, 5, 8, 32, 16), kind, 0.01, 0.001, 1, 2)
-    forwards = [schedule(s) for s in range(70)]
-    assert [schedule(s) for s in reversed(range(70))] == forwards[::-1]
-    assert forwards == [copy.deepcopy(schedule)(s) for s in range(70)]
 
 
 def test_warm_up_is_quadratic_from_zero():
@@ -120,27 +108,6 @@ def test_the_numbers_of_typical_runs():
         assert [chosen[name] for name in NAMES] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("length, epochs, batch, optimizer, like, model, steps, warm_steps, no_aug, peak", [
-    # the steps of a warm-up are those before the step with the peak rate
-    (3, 300, 8, "adamw", 0, "x_nano", 300, 30, 15, 4e-3 / 8**0.5),
-    (10, 1, 8, "adamw", 0, "x_nano", 2, 2, 0, 4e-3 / 8**0.5),
-    (100, 200, 8, "adamw", 0, "x_nano", 2_600, 100, 15, 4e-3 / 8**0.5),
-    (1_000, 50, 8, "adamw", 0, "x_nano", 6_250, 125, 10, 4e-3 / 8**0.5),
-    (1_000, 250, 256, "adamw", 0, "x_nano", 1_000, 100, 15, 4e-3),
-    (100_000, 300, 1_024, "adamw", 0, "x_nano", 29_400, 100, 15, 4e-3),
-    (100_000, 300, 1_024, "sgd", None, "x_s", 29_400, 100, 15, 0.16),
-    (100_000, 300, 256, "sgd", None, "v9_t", 117_300, 391, 15, 0.16),
-])  # fmt: skip
-def test_no_run_has_a_cliff(length, epochs, batch, optimizer, like, model, steps, warm_steps, no_aug, peak):
-    chosen = numbers(length, epochs, optimizer, like, model=f"yolo{model}", batch=batch)
-    schedule = schedule_of(length, epochs, batch, chosen)
-    warm = [step for step in range(min(steps, 20_000)) if schedule.plan.position(step) < chosen["warmup_epochs"]]
-    assert schedule.plan.steps_before(epochs) == steps and len(warm) == warm_steps and chosen["no_aug_epochs"] == no_aug
-    rates = [schedule(step) for step in range(min(steps, 20_000))]
-    assert max(rates) == pytest.approx(peak)
-    assert rates[0] == pytest.approx(peak / warm_steps**2)  # the first step of AdamW moves every weight by its rate
-
-
 def test_enough_epochs_counts_samples_and_steps():
     sizes = (1, 50, 205, 400, 1000, 100_000)
     assert [enough_epochs(length, 8) for length in sizes] == [300, 300, 98, 50, 30, 30]
@@ -176,8 +143,8 @@ def test_expected_ap_is_published_at_the_usual_size_and_falls_below_it():
     assert nets.expected_ap("tiny_n", (640, 640)) == 0  # without official weights
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 5, 10, 50, 300])
-@pytest.mark.parametrize("length", [1, 16, 50, 1000, 100_000])
+@pytest.mark.parametrize("epochs", [1, 5, 300])
+@pytest.mark.parametrize("length", [1, 50, 100_000])
 def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
     for like in (None, 0, 1):
         chosen = numbers(length, epochs, like=like)
@@ -209,30 +176,6 @@ def test_given_numbers_stay():
     chosen = numbers(300, 50, "sgd", **given)
     assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["power"] == 1
     assert numbers(300, 50, min_learning_rate=0.1)["learning_rate"] == 0.1  # not below the lowest
-
-
-@pytest.mark.parametrize("like", [None, 0.0])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("model", ["yolox_nano", "yolov9_t"])
-def test_gradients_are_clipped_but_for_sgd_from_scratch_where_a_family_is_trained_without(model, optimizer, like):
-    is_free = (model, optimizer, like) == ("yolox_nano", "sgd", None)
-    assert numbers(300, 50, optimizer, like, model=model)["clip"] == (0.0 if is_free else 10.0)
-
-
-def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
-    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.resolved_config`."""
-    cfg = train.Config(model="yolox_nano", optimizer="sgd", epochs=50, patience=3)
-    rates = Rates(cfg, pretrained=False, domain_similarity=0.0)
-    course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
-    later = train.Config(optimizer="adam", epochs=200, **rates.constants)
-    again = Rates(later, pretrained=True, domain_similarity=1.0)
-    assert again.clip != rates.clip and again.power != rates.power
-    again.load_state_dict(rates.state_dict())
-    longer = Course(later, 300, again, TimeBudget(0.0), Schedule)
-    longer.load_state_dict(course.state_dict())
-    assert {name: getattr(again, name) for name in NAMES[2:]} == {name: getattr(rates, name) for name in NAMES[2:]}
-    assert (longer.no_aug_epochs, longer.warmup_epochs) == (course.no_aug_epochs, course.warmup_epochs)
-    assert longer.epochs == longer.schedule.plan.epochs == 200
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])
@@ -296,8 +239,7 @@ def test_ema_decay_depends_on_the_length_of_the_run():
 
 
 @pytest.mark.parametrize("kind, clip", [("images", 0.0), ("loss", 10.0)])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("steps_before", [0, 2])
+@pytest.mark.parametrize("optimizer, steps_before", [("sgd", 0), ("adam", 2), ("adamw", 0), ("adamw", 2)])
 def test_step_with_non_finite_gradients_changes_nothing(optimizer, clip, kind, steps_before):
     updater, twin = make_updater(toy(), optimizer, clip=clip), make_updater(toy(), optimizer, clip=clip)
     for step in range(steps_before):
@@ -440,9 +382,8 @@ def test_finite_gradients_whose_norm_overflows_change_nothing(optimizer, amp):
     assert_equal_bits(snapshot(updater), before)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
-    updater = make_updater(toy(), optimizer, amp="fp16", clip=10.0)
+def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale():
+    updater = make_updater(toy(), "adamw", amp="fp16", clip=10.0)
     good_step(updater, 0)
     before, scale = snapshot(updater), updater.scaler.get_scale()
     bad_step(updater)
@@ -450,20 +391,6 @@ def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     assert updater.scaler.get_scale() == scale / 2 and updater.skipped == 1
     good_step(updater, 1)
     assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4), ("ppyoloe", 2)])
-def test_few_first_steps_are_skipped_in_fp16(family, skipped):
-    """YOLOX takes 0-255, which makes the gradients of its stem large. From a loss scale of 2**16 it skips eleven."""
-    updater = make_updater(detector(family), "adamw", amp="fp16", clip=10.0)
-    criterion, boxes = nets.criterion(updater.model), torch.tensor([[[8.0, 8, 40, 48]]] * 2)
-    for step in range(12):
-        batch = torch.randint(0, 256, (2, 3, 64, 64), generator=torch.Generator().manual_seed(step))
-        with updater.autocast():
-            predictions = updater.model.train()(batch)
-        updater.step(criterion(predictions, boxes, torch.tensor([[0], [2]]), (64, 64))["total"])
-    assert updater.skipped <= skipped
 
 
 @pytest.mark.parametrize("optimizer, frozen_before", [("sgd", False), ("adam", True), ("adamw", True)])
@@ -526,67 +453,3 @@ def test_run_may_be_resumed_on_a_device_with_or_without_a_scaler(before, after):
     weights = snapshot(again)["model.0.weight"]
     good_step(again, 1)
     assert again.skipped == 0 and not torch.equal(weights, again.model[0].weight)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_cuda_graphs_train_to_the_same_bits(family, frozen, amp, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    results = []
-    try:
-        for graphs in (False, True):
-            torch.manual_seed(0)
-            model = detector(family).cuda().to(memory_format=torch.channels_last)
-            model.freeze_backbone(frozen)
-            updater, criterion = make_updater(model, "adamw", amp=amp, clip=10.0), nets.criterion(model, no_aug=True)
-            network = model.train()
-            if graphs:
-                network = accelerate(model, TrainSampler(8, 2, (64, 64), seed=0), updater, pytest.fail).train()
-                assert isinstance(network, Graphed)
-            generator, losses = torch.Generator().manual_seed(1), []
-            for _ in range(4):
-                batch = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=generator).cuda()
-                boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
-                with updater.autocast():
-                    predictions = network(batch)
-                losses.append(criterion(predictions, boxes, labels, (64, 64))["total"])
-                updater.step(losses[-1])
-            results.append((torch.stack(losses).tolist(), snapshot(updater)))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert results[0][0] == results[1][0]
-    assert_equal_bits(results[0][1], results[1][1])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("family", FAMILIES)
-def test_captured_steps_leave_fixed_statistics_unchanged_to_the_bit(family):
-    model = detector(family).cuda().to(memory_format=torch.channels_last)
-    updater, criterion = make_updater(model, "adamw", amp="bf16", clip=10.0), nets.criterion(model, no_aug=True)
-    batch = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
-    boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
-
-    def train(fixed, steps=3):
-        model.fix_statistics(fixed)
-        network = accelerate(model, TrainSampler(8, 2, (64, 64), seed=0), updater, pytest.fail).train()
-        assert isinstance(network, Graphed)
-        for _ in range(steps):
-            with updater.autocast():
-                predictions = network(batch)
-            updater.step(criterion(predictions, boxes, labels, (64, 64))["total"])
-
-    def copies(tensors):
-        return {name: tensor.clone() for name, tensor in tensors}
-
-    train(fixed=False)
-    buffers, weights = copies(model.named_buffers()), copies(model.named_parameters())
-    train(fixed=True)
-    assert_equal_bits(buffers, copies(model.named_buffers()))
-    assert any(not torch.equal(value, weights[name]) for name, value in model.named_parameters())
-    train(fixed=False)
-    moving = [name for name, value in model.named_buffers() if not torch.equal(value, buffers[name])]
-    assert any(name.endswith("running_mean") for name in moving)

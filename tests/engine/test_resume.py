@@ -73,7 +73,7 @@ def die():
         pytest.param("default", [5], marks=pytest.mark.slow),  # the first thawed step
         pytest.param("default", [15], marks=pytest.mark.slow),  # within the no-augmentation epoch
         ("accumulation, sizes and repeats", [1, 6]),
-        ("sgd, workers, few evaluations", [4]),
+        pytest.param("sgd, workers, few evaluations", [4], marks=pytest.mark.slow),
     ],
 )
 def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
@@ -91,7 +91,7 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert_same_run(only_run(tmp_path), expected)
 
 
-@pytest.mark.parametrize("by_folder", [True, False])
+@pytest.mark.parametrize("by_folder", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_run_resumed_in_one_word_equals_an_uninterrupted_one(demo_images, tmp_path, at_call, uninterrupted, by_folder):
     expected = uninterrupted("accumulation, sizes and repeats")
     at_call(4, partial(signal.raise_signal, signal.SIGINT))
@@ -104,7 +104,8 @@ def test_run_resumed_in_one_word_equals_an_uninterrupted_one(demo_images, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "call, saved", [(7, (1, 2)), (8, (1, 3)), pytest.param(13, (2, 3), marks=pytest.mark.slow)]
+    "call, saved",
+    [(7, (1, 2)), pytest.param(8, (1, 3), marks=pytest.mark.slow), pytest.param(13, (2, 3), marks=pytest.mark.slow)],
 )  # (epochs, batches); 8, 13: evaluation
 def test_killed_run_resumes_from_the_last_save_within_the_epoch(
     demo_images, tmp_path, at_call, uninterrupted, call, saved

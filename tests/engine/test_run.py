@@ -185,7 +185,7 @@ def test_environment_holds_the_git_commit_if_there_is_one(tmp_path, monkeypatch)
     assert environment("cpu")["uncommitted_changes"] is True
 
 
-@pytest.mark.parametrize("name", ["torch", "cv2", "device", "processes", "threads"])
+@pytest.mark.parametrize("name", ["torch", "processes"])
 def test_a_resumed_run_notes_what_changes_its_bits(tmp_path, capsys, name):
     """Not: the host, the commit (resume compares the constants), the number of workers."""
     Run(tmp_path, {}, facts={"processes": 1}).close()

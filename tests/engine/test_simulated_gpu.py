@@ -210,17 +210,6 @@ def test_training_may_round_to_tf32_but_evaluation_and_detector_do_not(demo_imag
     assert used == {("training", True), ("evaluation", False)}
 
 
-@pytest.mark.slow
-def test_both_phases_are_captured_with_the_kernels_of_training(demo_images, tmp_path, monkeypatch):
-    found, real = [], Graphed.__init__
-    monkeypatch.setattr(
-        Graphed, "__init__", lambda *args: (found.append(torch.backends.cudnn.allow_tf32), real(*args))[1]
-    )
-    with simulated_gpu():
-        train_quietly(config(demo_images, tmp_path, epochs=2, amp="none", device="auto"))
-    assert found == [True, True]  # frozen, and thawed after an evaluation
-
-
 def test_a_named_gpu_becomes_the_current_one():
     with simulated_gpu(count=2) as gpu:
         assert processes.start("cuda:1").device == gpu.device == torch.device("cuda:1")
@@ -230,35 +219,6 @@ def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_imag
     with simulated_gpu(), refused(ConfigError, "compile=true", "device=cuda:all"):
         train_quietly(config(demo_images, tmp_path / "runs", device="cuda:all", amp="none", compile=True))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_run_moves_from_a_cpu_to_a_gpu_and_back(demo_images, tmp_path):
-    """amp=fp16 has a scaler on the GPU only. From random weights the evaluation, also that on the GPU, detects nothing."""
-    constants = {"amp": "fp16", "weights": None, "freeze_epochs": 0, "no_aug_epochs": 0, "accumulate": 2}
-    for epochs, device in enumerate(("cpu", "cuda", "cpu"), 1):
-        cfg = config(demo_images, tmp_path, device=device, epochs=epochs, resume=epochs > 1, **constants)
-        if device == "cpu":
-            train_quietly(cfg)
-            continue
-        with simulated_gpu() as gpu:
-            train_quietly(cfg)
-        saved = checkpoint.load(only_run(tmp_path) / "last.pt")
-        assert saved["resume"]["updater"]["scaler"]["scale"] > 0 and not unexpected(gpu), "\n".join(unexpected(gpu))
-    assert [(row["epoch"], float(row["AP"])) for row in log_of(only_run(tmp_path))] == [("1", 0), ("2", 0), ("3", 0)]
-    assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["updater"]["scaler"] == {}
-
-
-@pytest.mark.slow
-def test_automatic_batch_size_fits_the_memory_of_the_gpu(demo_images, tmp_path):
-    """With other input sizes, one worker and bf16. The memory of the simulated GPU ends at less than the nine images."""
-    constants = {"amp": "bf16", "multi_scale": 0.5, "workers": 1, "batch_size": 0, "freeze_batch_size": 0, "epochs": 2}
-    with simulated_gpu(memory=MIB) as gpu:
-        train_quietly(config(demo_images, tmp_path, device="auto", **constants))
-    assert not unexpected(gpu), "\n".join(unexpected(gpu))
-    chosen = checkpoint.load(only_run(tmp_path) / "last.pt")["config"]
-    frozen, thawed = chosen["freeze_batch_size"], chosen["batch_size"]
-    assert 1 <= thawed <= frozen < 8 and gpu.peak <= gpu.memory
 
 
 def test_empty_scenes_on_a_gpu(runs, tmp_path):
@@ -326,16 +286,8 @@ def test_what_the_simulation_finds():
             wait()
             assert len(gpu.waits) == before + 1
         assert {wait.file for wait in gpu.waits} == {"tests/engine/test_simulated_gpu.py"}
-        y = torch.zeros(2, device=DEVICE)[:1]
-        before = gpu.allocated
-        del y
-        assert gpu.allocated == before - 8
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.zeros(MIB, device=DEVICE)
-    with refused(RuntimeError, "aten.add.Tensor"):
-        with simulated_gpu():
-            y = torch.ones(2, device=DEVICE)
-        y + 1
 
 
 def test_model_on_a_gpu_reaches_the_exporter_on_the_cpu(runs, tmp_path, monkeypatch):

@@ -68,11 +68,11 @@ def assert_ends_well(folder, evaluate_every=1):
     [
         (FakeClock(evaluation=1.875, after=0.0), {}),
         pytest.param(FakeClock(), {"evaluate_every": 3, "freeze_epochs": 4}, marks=pytest.mark.slow),
-        (FakeClock(thawed=2.0, slow_from=150), {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2}),
+        (FakeClock(thawed=2.0, slow_from=80), {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2}),
     ],
 )
 def test_a_run_ends_in_time_and_without_augmentation(demo_images, tmp_path, clock, changes):
-    hours = 0.09
+    hours = 0.05
     cfg = config(demo_images, tmp_path / "timed", hours=hours, epochs=100, **{**CHOSEN, **changes})
     folder, _, text = train_quietly(cfg, **clock.options)
     rows = assert_ends_well(folder, cfg.evaluate_every)
@@ -93,13 +93,6 @@ def test_a_run_on_a_gpu_takes_the_time_that_it_is_given(demo_images, tmp_path):
     folder, _, text = train_quietly(cfg)
     assert 0.5 < (time.monotonic() - begin) / (3600 * cfg.hours) < 1.1
     assert 3 < len(assert_ends_well(folder)) < 2000 and "CUDA graphs are not used" not in text
-
-
-def test_a_run_that_stalls_still_trains_an_epoch_without_augmentation(demo_images, tmp_path):
-    clock = FakeClock(slow_from=100, factor=30)
-    cfg = config(demo_images, tmp_path, hours=0.125, epochs=100, **CHOSEN)
-    folder, *_ = train_quietly(cfg, **clock.options)
-    assert len(assert_ends_well(folder)) < 14
 
 
 @pytest.mark.parametrize("hours, epochs, words", [(1e-6, 1, "too little for 1 epoch"), (50.0, 4, "a larger epochs=")])
@@ -172,7 +165,7 @@ def test_two_processes_take_the_number_of_epochs_of_the_first(demo_images, tmp_p
     assert 0.7 * 252 < times[0] < 1.05 * 252 and times[1] > 1.1 * times[0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_as_many_epochs_are_chosen_as_fit(seed):
     """For any lengths of steps and evaluations, counted epoch by epoch."""
     rng = np.random.default_rng(seed)

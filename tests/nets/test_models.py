@@ -104,17 +104,6 @@ def test_a_weights_file_is_never_optional(tmp_path):
         nets.build_pretrained("tiny_n", ("cat",), str(tmp_path / "other.pt"), OneProcess(), print, optional=True)
 
 
-def test_other_ranks_build_the_model_with_the_layer_widths_of_the_weights():
-    shapes = {"head.class_convs.0.0.conv.weight": torch.empty(80, 64, 3, 3, device="meta")}
-
-    class OtherRank:
-        on_main = staticmethod(lambda work: (nets.Pretraining(0.0, True), shapes))
-
-    with torch.device("meta"):
-        model, pretraining = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
-    assert pretraining.known == 0 and model.head.class_predictors[0].in_channels == 80
-
-
 def test_spp_equals_three_separate_pools():
     torch.manual_seed(0)
     spp, x = SPP(8, 6).eval(), torch.randn(2, 8, 17, 23)

@@ -47,14 +47,6 @@ def test_a_model_without_a_checkpoint_is_the_official_one(published, tmp_path):
     assert published.paths == ["/owner/tiny.pth"]  # downloaded once
 
 
-def test_without_model_and_checkpoint_the_newest_run_is_used(published):
-    assert load(None).classes == ("red", "blue") and Detector(device="cpu").classes == ("red", "blue")
-    predict.main(predict.Config(source="photo.png", device="cpu", output="out"))
-    with refused(ValueError, "best.pt", "tiny_n", "red, blue"):
-        load("runs/mine/best.pt", "yolox_s")
-    assert published.paths == []
-
-
 def test_predict_names_the_classes_of_coco(published, capsys):
     options = predict.Config(model="tiny_n", source="photo.png", device="cpu", confidence=0.05, output="out")
     entries = json.loads((predict.main(options) / "detections.json").read_text())

@@ -1,27 +1,20 @@
 """nets/picodet.py: tensor names, sizes, outputs, assignments and losses of PicoDet in PaddleDetection."""
 
-import hashlib
-import pickle
-
 import numpy as np
 import official
 import paddle
 import pytest
 import torch
 from toys import detector
-from weight_server import serving
 
 import nets
 from benchmarks.multi_label import MultiLabel
-from deploy.load import load
 from nets import picodet
 from nets.coder import decode_dfl, grid, level_shapes
 from nets.losses import PicoDetCriterion
 from nets.official_names import of_picodet
 from nets.picodet import joint_logits, joint_scores
-from nets.pretrained import COCO_CLASSES
 from utils.images import letterbox
-from utils.processes import Ranks
 
 STRIDES = (8, 16, 32, 64)
 PARAMETERS = {"s": 1.186, "m": 3.465, "l": 5.8045}  # millions
@@ -149,15 +142,6 @@ def test_sizes_that_are_no_multiples_of_64_have_a_last_row_beyond_the_input(size
     assert boxes.shape[1] == scores.shape[1] == sum(rows * columns for rows, columns in shapes)
 
 
-def test_official_sizes_and_addresses():
-    sizes = {name: nets.official_size(f"picodet_{name}") for name in PARAMETERS}
-    assert sizes == {"s": (416, 416), "m": (416, 416), "l": (640, 640)}
-    file = nets.MODELS["picodet"].weights["s"]
-    address = f"{file.host}/{file.path}"
-    assert address == "https://paddledet.bj.bcebos.com/models/picodet_s_416_coco_lcnet.pdparams"
-    assert [nets.expected_ap("picodet_l", (side, side)) for side in (320, 416, 640)] == [0.361, 0.394, 0.426]
-
-
 @pytest.mark.parametrize(
     ("name", "image_size", "side"),
     [
@@ -174,27 +158,3 @@ def test_the_official_file_is_that_of_the_nearest_input(name, image_size, side):
     assert file.path == f"models/picodet_{name}_{side}_coco_lcnet.pdparams" and file.image_size == (side, side)
     assert nets.official_file("yolox_s", "coco", image_size) == nets.official_file("yolox_s", "coco")
     assert nets.official_file(f"picodet_{name}", "own.pt", image_size) is None
-
-
-def test_official_weights_are_downloaded_read_and_pinned(tmp_path, monkeypatch, capsys):
-    """A local server publishes a file as `paddle.save` writes it: weights=coco trains from it, and model= detects with it."""
-    with serving(tmp_path / "cache", monkeypatch) as server:
-        server.data = pickle.dumps({name: x.numpy() for name, x in paddle.filled_state("picodet_s").items()}, 4)
-        path = nets.fetch_weights("picodet_s", server.address)
-        small = nets.fetch_weights("picodet_s", server.address, image_size=(320, 320))
-    assert server.paths == [f"/models/picodet_s_{side}_coco_lcnet.pdparams" for side in (416, 320)]
-    assert (path.name, small.name) == ("picodet_s.pdparams", "picodet_s_320.pdparams")
-    digest = hashlib.sha256(server.data).hexdigest()
-    assert (tmp_path / "cache/picodet_s.pdparams.sha256").read_text().strip() == digest in capsys.readouterr().out
-    loaded = load("coco", "picodet_s")
-    assert loaded.classes == COCO_CLASSES and loaded.image_size == (416, 416) and not loaded.model.clips
-    theirs = paddle.official_state("picodet_s")
-    assert all(torch.equal(value, theirs[name]) for name, value in loaded.model.state_dict().items() if name in theirs)
-    lines = []
-    model, pretraining = nets.build_pretrained("picodet_s", ("dog", "dragon"), "coco", Ranks(), lines.append)
-    assert pretraining == nets.Pretraining(known=0.5, official=True) and "100.0% of" in lines[1]
-    assert load("coco", "picodet_s", image_size=(256, 256)).path == small  # nothing is downloaded for it
-    nets.build_pretrained("picodet_s", ("dog",), "coco", Ranks(), lines.append, image_size=(320, 320))
-    assert any(str(small) in line for line in lines[3:])
-    weight = theirs["head.class_predictors.3.weight"][COCO_CLASSES.index("dog")]
-    assert torch.equal(model.head.class_predictors[3].weight[0], weight)

@@ -11,11 +11,10 @@ from nets import pretrained
 from nets.coder import BINS, decode_dfl, encode_dfl, grid
 from utils.processes import Ranks
 
-FUSED = {"t": 2.408, "s": 7.106, "m": 19.979, "c": 25.289}  # millions of parameters; t with class branches of 128
 STRIDES = (8, 16, 32)
 
 
-@pytest.mark.parametrize("size", FUSED)
+@pytest.mark.parametrize("size", "tsmc")
 def test_names_and_shapes_equal_the_official_ones(size):
     keys = official.empty_state(f"yolov9_{size}")
     main = [name for name in keys if int(name.partition(".")[0]) < 23 and "anc2vec" not in name]
@@ -54,15 +53,6 @@ def test_outputs_equal_the_official_code(tmp_path, size):
                 assert np.abs(ours[0, start : start + len(theirs)].numpy() - theirs).max() < 1e-4
             start += len(theirs)
         assert start == out.classes.shape[1]
-
-
-@pytest.mark.parametrize("size, millions, like", [(*pair, None) for pair in FUSED.items()] + [("t", 2.002, 40)])
-def test_parameter_counts_of_fused_models(size, millions, like):
-    """The model card of t lists 2.0 million, for class branches of 80 channels: the official width for 40 classes."""
-    with torch.device("meta"):
-        state = nets.build(f"yolov9_{size}", like).state_dict() if like else None
-        model = nets.build(f"yolov9_{size}", 80, state).fuse()
-    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
 
 
 @pytest.mark.parametrize("classes, width", [(1, 64), (33, 66), (365, 128)])

@@ -173,6 +173,7 @@ def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_pat
     assert of_8_bits.read(path).max() <= 15 and "val0.png" in capsys.readouterr().out  # the image becomes dark
 
 
+@pytest.mark.slow
 def test_an_exported_file_reads_the_same_pixels(trained, deep, tmp_path):
     folder, _ = trained
     file = export.main(export.Config(str(folder / "best.pt"), str(tmp_path / "a.onnx"), check_images=2))
