@@ -18,6 +18,7 @@ from datasets.formats.options import read_options
 from datasets.formats.read import read
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
+from tools.check_report import _warnings, check
 from tools.convert import convert
 from utils import checkpoint
 from utils.images import read_bytes
@@ -47,6 +48,13 @@ def finished(two_sets, tmp_path_factory):
 def test_the_output_names_the_classes_of_each_set(finished, two_sets):
     for source, names in zip(two_sets.split(","), (demo.CLASSES[:2], demo.CLASSES[1:3]), strict=True):
         assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
+
+
+def test_folders_have_the_names_that_the_user_gave(two_sets):
+    """Their files may have one name."""
+    folders = [str(Path(source).parent) for source in two_sets.split(",")]
+    *_, table = read(",".join(folders), "train").notes
+    assert [line.split()[0] for line in table.splitlines()[2:]] == folders
 
 
 def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
