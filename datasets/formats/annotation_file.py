@@ -127,13 +127,6 @@ def _first_lines(file: File) -> list[str]:
     return [line.decode("utf-8", "replace") for line in file.head.split(b"\n", FIRST)[:FIRST]]
 
 
-def images_in(path: str) -> set[str]:
-    """Returns the names of the images with boxes in an annotation file. Raises DataError."""
-    return {
-        _BOX.split(f"{line.strip()} ")[0].strip() for _, line in text_lines(path) if _BOX.search(f"{line.strip()} ")
-    }
-
-
 def read_text(file: File, split: Split) -> Source:
     """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC. Raises DataError."""
     path, image_root = Path(file.path), file.image_root

@@ -12,9 +12,7 @@ from msgspec import Meta, Raw, Struct, field
 
 from datasets.errors import DataError, open_file
 from datasets.formats.file import File, Folder
-from datasets.formats.named_boxes import points_box
-from datasets.formats.rotation import Degrees, NoAngle, box_around
-from datasets.formats.source import Source
+from datasets.formats.source import Degrees, NoAngle, Source, box_around, points_box
 from datasets.formats.splits import read_split, select_images
 from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
 from datasets.store import Split

@@ -10,13 +10,14 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError, note_dropped, raise_any
-from datasets.formats.fractions import find_fractions, is_whole_file
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
 from utils.text import check_class_names, clean_name, first_names, printable
+
+MAX_FRACTION = 1.5  # x + width, where x, y is the center of a box in fractions
 
 
 def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
@@ -35,9 +36,11 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    like_fractions = find_fractions(source, boxes, starts)
-    indices[list(like_fractions)] = -1
-    notes += _report(source, problems, without_area, list(like_fractions.values()), options.bad_boxes)
+    problems = [*source.problems, *problems, *_fractions_problem(source, boxes)]
+    if problems and options.bad_boxes == "error":
+        problems += without_area
+    raise_any(f"{source.path}: problems: {len(problems)}", problems)
+    notes += note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -63,19 +66,13 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
 
 
-def _report(
-    source: Source, problems: list[str], without_area: list[str], like_fractions: list[str], bad_boxes: str
-) -> list[str]:
-    """Returns notes about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
-    problems = source.problems + problems
-    if is_whole_file(len(like_fractions), len(source.labels)):
-        problems += like_fractions
-        like_fractions = []
-    if problems and bad_boxes == "error":
-        problems += without_area + like_fractions
-    raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    notes = note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
-    return notes + note_dropped(f"{source.path}: boxes below a pixel", like_fractions, bad_boxes)
+def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
+    """Returns a problem if all boxes of a format in pixels look like fractions of their images."""
+    if not len(boxes) or any(source.are_fractions) or not boxes.max() <= MAX_FRACTION or not (boxes % 1).any():
+        return []
+    box = "{:g},{:g},{:g},{:g}".format(*boxes[0])
+    fix = "multiply them by width and height, or use a format that has fractions (YOLO)"
+    return [f"{source.places[0]}: box {box}, as all others, looks like fractions, but this format is in pixels: {fix}"]
 
 
 def _with_annotated_and_ignored(

@@ -9,17 +9,17 @@ from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, raise_any
 from datasets.formats.file import File
-from datasets.formats.named_boxes import (
+from datasets.formats.source import (
     Box,
     Corners,
     LabelFile,
+    Source,
     ellipse_box,
     names_of,
     points_box,
     rotated_box,
     source_of,
 )
-from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Angle, Side, as_list, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES

@@ -10,8 +10,7 @@ from msgspec import Raw, Struct, field
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import File, Folder, text_lines
-from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box, source_of
-from datasets.formats.source import Source
+from datasets.formats.source import Box, LabelFile, Source, add_files, names_of, points_box, source_of
 from datasets.formats.splits import (
     SPLITS,
     add_notes,

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
-from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
-from datasets.formats.rotation import FIELDS, angle_problem
-from datasets.formats.source import Source
+from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side, source_of
 from datasets.formats.splits import SPLITS, add_splits, select_rows, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -126,12 +124,6 @@ def is_table(file: File) -> bool:
             has_image = any(word.strip().lower().endswith(IMAGE_SUFFIXES) for word in words)
             return has_image and sum(map(_is_number, words)) >= len(CORNERS)
     return False
-
-
-def image_names(path: str) -> set[str]:
-    """Returns the names of the images in a table. Raises DataError."""
-    columns, lines = _open(path)
-    return {columns.fields(row)["image"] for _, row in lines}
 
 
 def read(file: File, split: Split) -> Source:

@@ -97,7 +97,7 @@ def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[t
 
 
 def _convert(kind: type[T], value: Any) -> T:
-    """Returns the value of a field whose type is a class with the method `of`, such as Degrees in rotation.py."""
+    """Returns the value of a field whose type is a class with the method `of`, such as Degrees in source.py."""
     return kind.of(value)
 
 

@@ -7,8 +7,7 @@ from msgspec import Raw, Struct
 
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, names_of, points_box, source_of
-from datasets.formats.source import Source
+from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box, source_of
 from datasets.formats.typed_json import ABSENT, Angle, as_object, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name

@@ -13,7 +13,6 @@ from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import (
     CLASS_FILES,
-    UNREAD_SUFFIXES,
     File,
     Folder,
     images_of,
@@ -22,19 +21,26 @@ from datasets.formats.file import (
     stem_of,
     text_lines,
 )
-from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
-from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
-from datasets.formats.source import Source
+from datasets.formats.source import (
+    FIELDS,
+    Box,
+    Degrees,
+    LabelFile,
+    Source,
+    add_files,
+    angle_problem,
+    box_around,
+    names_of,
+    side,
+)
 from datasets.formats.splits import (
     add_notes,
     add_splits,
     listed_name,
     select_split,
-    split_in,
     split_of,
 )
 from datasets.store import Split
-from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
@@ -91,14 +97,15 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
     """Reads the XML files `listed` in a folder with the XML files `every`. Raises DataError."""
     path, xmls = folder.path, listed.xmls
     parsed = {xml: _voc_file(path / xml) for xml in every}
-    root, images = _images(folder, [parsed[xml] for xml in xmls])
+    found = [(parsed[xml].path, parsed[xml].image) for xml in xmls]
+    root, images = image_paths.images_of_labels(folder, ".xml", found)
     source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
     index = image_paths.Stems(images)
     rows = []
     for xml in xmls:
-        found = index.all_nearest(xml, parsed[xml].image)
-        source.problems += image_paths.doubts(path / xml, root, found)
-        rows.append((next(iter(found), None), parsed[xml]))
+        nearest = index.all_nearest(xml, parsed[xml].image)
+        source.problems += image_paths.doubts(path / xml, root, nearest)
+        rows.append((next(iter(nearest), None), parsed[xml]))
     if rows and not any(image for image, _ in rows):
         example = f"{parsed[xmls[0]].image or stem_of(xmls[0])} for {path / xmls[0]}"
         problem = f"no image for any of {len(rows)} XML files, for example {example}"
@@ -186,35 +193,6 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
             missing[bare] = (path, f"{path}:{number}: {problem}")
     return Listed(list(dict.fromkeys(found)), unclear, missing)  # several lists of a split may name an image
-
-
-def _images(folder: Folder, labels: Sequence[LabelFile]) -> tuple[str, list[str]]:
-    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
-    holds nothing but XML files, such as Annotations or Annotations/train."""
-    suffixes = (*IMAGE_SUFFIXES, *UNREAD_SUFFIXES)
-    if folder.image_root is not None:
-        return folder.image_root, of_suffix(files_under(folder.image_root), suffixes)
-    images = folder.of_suffix(suffixes)
-    index = image_paths.Stems(images)
-    some = labels[:: max(len(labels) // 50, 1)]
-    if any(index.nearest(os.path.relpath(label.path, folder.path), label.image) for label in some):
-        return str(folder.path), images
-    top = Path(os.path.abspath(folder.path))
-    only_xml = all("/" not in file or split_in(file) for file in folder.of_suffix(".xml"))
-    alone = split_of(top.name) or len(os.listdir(top.parent)) == 1  # otherwise other data sets lie two folders above
-    for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
-        inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
-        for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
-            if any(_has_image(near, label) for label in some):
-                names = os.listdir(near) if near == place else files_under(near)
-                return str(near), of_suffix(sorted(names), suffixes)
-    return str(folder.path), images
-
-
-def _has_image(folder: Path, label: LabelFile) -> bool:
-    stem = Path(label.path).stem
-    names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
-    return any(name and os.path.isfile(folder / name) for name in names)
 
 
 def _voc_file(path: Path) -> LabelFile:

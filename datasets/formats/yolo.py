@@ -15,9 +15,7 @@ from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_lists import ClassLists, find_lists
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
-from datasets.formats.key_points import KeyPoints
-from datasets.formats.named_boxes import Corners, points_box
-from datasets.formats.source import Source
+from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
 from utils.text import amount, number_of
@@ -217,7 +215,6 @@ def read_images(
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     found.problems += _contradictions(images, labels, known)
-    key_points = KeyPoints()
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -225,14 +222,12 @@ def read_images(
             if line.strip():
                 try:
                     label, *values = _numbers(line)
-                    key_points.add(values, f"{path}:{number}")
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    found.problems += key_points.problems()
     return found
 
 

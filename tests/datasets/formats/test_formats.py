@@ -472,6 +472,8 @@ def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, named: str
         ("0 .5 .5 .1", "4 numbers"),
         ("0 .5 .5 .1 .1 .9", "5 numbers"),
         ("0 20 10 8 8", "20"),
+        ("0 .5 .5 .2 .2 .5 .5 2 .5 .6 2", "class x y width height"),  # key points with their visibility
+        ("0 .5 .5 .2 .3 .9 7", "class x y width height"),  # the track of a box
         ("cat .5 .5 .1 .1", "cat"),
         ("1_0 .5 .5 .2 .2", "1_0"),  # Python reads 1_0 as 10
         ("0 .5 .5 0 .1", "box 50,22.5,50,27.5"),
