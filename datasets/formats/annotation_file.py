@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets.errors import DataError, check_path
 from datasets.formats import image_paths, voc, yolo
-from datasets.formats.class_lists import find_lists, names_next_to
+from datasets.formats.class_names import find_lists, names_next_to
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
 from datasets.formats.splits import (

@@ -10,8 +10,7 @@ from typing import Any
 
 from datasets.errors import DataError, check_path, one_line
 from datasets.formats import image_paths, yolo
-from datasets.formats.class_lists import ClassList, ClassLists, list_in
-from datasets.formats.class_names import PARTS, darknet_config, yaml_config, yaml_names
+from datasets.formats.class_names import PARTS, ClassList, ClassLists, darknet_config, list_in, yaml_config, yaml_names
 from datasets.formats.file import File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.source import Source
 from datasets.formats.splits import SPLIT_NAMES, add_splits

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.class_lists import ClassLists, find_lists
+from datasets.formats.class_names import ClassLists, find_lists
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
