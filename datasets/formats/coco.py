@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import count
 from mmap import ACCESS_READ, mmap
@@ -111,8 +111,8 @@ def read(file: File, split: Split) -> Source:
             f"{source}: captions, not boxes: give the file with the boxes, such as instances_train2017.json"
         )
     by_image, used, notes = _annotations(source, contents, problems)
-    names, category_ids, groups = _categories(source, categories, used, notes)
-    found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True, groups=groups)
+    names, category_ids = _categories(source, categories, used, notes)
+    found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True)
     found.problems, found.notes = problems, notes
     found.category_ids = [category_ids[key] for key in names.values()]
     labels = {key: label for label, key in enumerate(names.values())}
@@ -202,30 +202,23 @@ def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> d
 
 def _categories(
     source: str, categories: list[Category], used: set[Id], notes: list[str]
-) -> tuple[dict[str, Id], dict[Id, int], tuple[str, ...]]:
-    """Returns (key of each name in the order of ids, id of each key, names of groups). `used`: keys of the annotations.
+) -> tuple[dict[str, Id], dict[Id, int]]:
+    """Returns (key of each name in the order of ids, id of each key). `used`: keys of the annotations.
 
-    Some services export an unused category 0 that names the group of all others. It is left out or, if no other category has
-    its name, a group."""
-    rows = [(_key(row.id), clean_name(str(row.name))) for row in categories]
-    counts = Counter(name for _, name in rows)
+    Some services export an unused category 0 that names the group of all others. It is left out."""
+    found = [(_key(row.id), clean_name(str(row.name))) for row in categories]
     groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
-    unused = ()
-    for (key, name), group in zip(rows, groups, strict=True):
+    for (key, name), group in zip(list(found), groups, strict=True):
         is_group = key == 0 and group in ("", "none", name) and groups.count(name) > (group == name)
         if is_group and used and 0 not in used:
-            if counts[name] == 1:
-                unused = (name,)
-            else:
-                rows.remove((key, name))
-                notes.append(f"{source}: category 0 {name!r} has no box and is left out")
-            break
-    ids = whole_ids("categories", (key for key, _ in rows), source, notes)
-    names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
-    if len(ids) < len(rows) or len(names) < len(rows):
-        twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
+            found.remove((key, name))
+            notes.append(f"{source}: category 0 {name!r} has no box and is left out")
+    ids = whole_ids("categories", (key for key, _ in found), source, notes)
+    names = {name: key for key, name in sorted(found, key=lambda row: ids[row[0]])}
+    if len(ids) < len(found) or len(names) < len(found):
+        twice = tuple(sorted({name for key, name in found if names[name] != key})) or tuple(names)
         raise DataError(f"{source}: two categories have the same id or name {first_names(twice)}: rename one of them")
-    return names, ids, unused
+    return names, ids
 
 
 def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], place: str) -> None:

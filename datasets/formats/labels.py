@@ -119,11 +119,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
-    unused = {name for name in source.groups if name not in (classes or ())}
-    notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
-    if classes is None:
-        classes = tuple(name for name in names if name not in unused)
-    return names, classes, notes
+    return names, names if classes is None else classes, notes
 
 
 def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:

@@ -27,7 +27,6 @@ class Source:
     needs_classes: str = ""  # problem if `names` is None and the user gives no list; "": classes are then "0", "1", ...
     one_class: bool = False  # without `names`: the list that the user gives must have one class
     names_are_numbers: bool = False  # `names` are positions in the list that the user gives, if its names are words
-    groups: tuple[str, ...] = ()  # classes without boxes, which count only if the user names them
     category_ids: list[int] | None = None  # of `names`; None: 0, 1, ...
     is_coco: bool = False  # ids and areas come from a COCO JSON
     find_images: bool = False  # image names come from an annotation file: images are near `path` or in image_root
