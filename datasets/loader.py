@@ -88,7 +88,7 @@ class ValSampler:
 def init_worker(_: int) -> None:
     """Makes a worker ignore Ctrl-C, a closed terminal, and SIGTERM except from its parent, which needs it to finish a step."""
     cv2.setNumThreads(0)
-    Queue._on_queue_feeder_error = staticmethod(_batch_is_lost)
+    Queue._on_queue_feeder_error = staticmethod(_batch_is_lost)  # type: ignore[attr-defined]  # not in its stubs
     for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     if KNOWS_SENDER:

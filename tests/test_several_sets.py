@@ -162,5 +162,5 @@ def test_a_set_in_a_tar_or_at_an_address_is_the_folder(kind, two_sets, tmp_path,
 
 
 def test_a_conversion_that_loses_what_is_unknown_tells_it(two_sets, tmp_path):
-    assert any("looked for" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
+    assert any("ignore regions" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
     assert not any("are lost" in line for line in convert(two_sets, str(tmp_path / "a.json")))

@@ -382,20 +382,3 @@ def test_a_note_about_both_parts_is_printed_once(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(tmp_path / "all.txt", str(tmp_path / "all.txt"), log=notes.append)
     assert sum("boxes without area, left out: 1" in note for note in notes) == 1
-
-
-def test_ndjson_may_have_both_parts(tmp_path: Path) -> None:
-    write(tmp_path, {"a.jpg": jpeg(scene(0)), "b.jpg": jpeg(scene(1))})
-    head = {"type": "dataset", "class_names": {"0": "cat"}}
-    row = {
-        "type": "image",
-        "file": "a.jpg",
-        "width": 50,
-        "height": 50,
-        "split": "train",
-        "annotations": {"boxes": [[0, 0.5, 0.5, 0.1, 0.1]]},
-    }
-    rows = [head, row, row | {"file": "b.jpg", "split": "val"}]
-    source = text(tmp_path / "x" / "pets.ndjson", "\n".join(map(json.dumps, rows)))
-    found = read_both(source, image_root=str(tmp_path))
-    assert [Path(data.path(0)).name for data in found] == ["a.jpg", "b.jpg"]

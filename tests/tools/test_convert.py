@@ -171,7 +171,7 @@ def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
     for words in ([source, tmp_path / "x.txt", "y.txt"], [f"data={source}", "y.txt", f"target={tmp_path / 'x.txt'}"]):
         with refused(SystemExit, "y.txt", "data=", "target="):
             main([str(word) for word in words])
-    with refused(SystemExit, "split .5,.5", "split=.5,.5"):
+    with refused(SystemExit, "split=.5,.5"):
         main([str(source), str(tmp_path / "x.txt"), "split", ".5,.5"])
 
 
