@@ -110,10 +110,10 @@ def read_train_and_val(
     if division:
         return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
     if inside:
-        paths = [[data.path(i) for i in range(len(data))] for data in found]
-        if error := shared_error(train, *paths, has_val=bool(found[0].other_splits)):
+        ours, theirs = ([data.path(i) for i in range(len(data))] for data in found)
+        if error := shared_error(train, ours, theirs, has_val=bool(found[0].other_splits)):
             raise ConfigError(error)
-    return found
+    return found[0], found[1]
 
 
 def may_have_splits(source: str) -> bool:
@@ -154,7 +154,9 @@ def read_splits(
 
     All splits have the classes of the options, or the classes of the first split; the others may have the options' known
     classes, too. Logs what is left out. Raises DataError for the problems of all splits together."""
-    found, errors, noted = [], [], set()
+    found: list[Annotations] = []
+    errors: list[DataError] = []
+    noted: set[str] = set()
     for split, source in sources.items():
         try:
             data = read(source, split, options)

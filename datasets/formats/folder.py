@@ -173,10 +173,11 @@ def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:
 
 def _labeled_images(row: Format, file: File) -> set[str]:
     """Returns the names of the images with boxes in a file. Raises DataError."""
-    if row.name == LISTS.name:
+    read = row.read
+    if read is None or row.name == LISTS.name:  # a list may name images without boxes
         source = annotation_file.read_annotation_file(file.path)
     else:
-        source = row.read(file, ())
+        source = read(file, ())
     ends = [*source.starts[1:], len(source.labels)]
     return {
         source.images[index] for index, (start, end) in enumerate(zip(source.starts, ends, strict=True)) if end > start

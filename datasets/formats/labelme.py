@@ -11,7 +11,7 @@ from datasets.formats import image_paths
 from datasets.formats.file import Folder
 from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
 from datasets.formats.splits import add_notes, select_split
-from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
+from datasets.formats.typed_json import ABSENT, Side, open_json, optional, rows
 
 AREAS = ("polygon", "rectangle", "circle", "mask", "rotation", "oriented_rectangle")  # shapes that have a box
 
@@ -60,9 +60,9 @@ def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
     contents = open_json(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
         return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
-    image, height, width = (
-        parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
-        for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
+    image = optional(contents.get("imagePath", ABSENT), str, f"{path}: imagePath", problems)
+    height, width = (
+        optional(contents.get(key, ABSENT), Side, f"{path}: {key}", problems) for key in ("imageHeight", "imageWidth")
     )
     shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
     boxes = [(shape.group_id, _box(shape)._replace(place=f"{path}: object {index + 1}")) for index, shape in shapes]

@@ -141,10 +141,10 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
                 left_out.append(f"{place}: {box.name!r} ({box.no_box})")
             elif box.problem:
                 source.problems.append(f"{place}: {box.problem}")
-            elif source.names is None:
-                source.add_box(place, *box.corners, 0, int(box.crowd), line=box.line)
-            elif name in labels:
-                source.add_box(place, *box.corners, labels[name], int(box.crowd), line=box.line)
+            elif source.names is None or name in labels:
+                x1, y1, x2, y2 = box.corners
+                label = 0 if source.names is None else labels[name]
+                source.add_box(place, x1, y1, x2, y2, label, int(box.crowd), line=box.line)
             else:
                 source.problems.append(f"{place}: {class_name_problem(box.name)}")
     if left_out:

@@ -121,8 +121,8 @@ def _backgrounds(
     """Returns the listed images without an XML file, as CVAT leaves those without boxes; others are problems of the source."""
     source.problems += listed.unclear
     images = []
-    for name, (text, problem) in listed.missing.items():
-        if image := _without_xml(name, text.parent, index):
+    for name, (place, problem) in listed.missing.items():
+        if image := _without_xml(name, place.parent, index):
             images.append((image, LabelFile(str(path / image))))
         else:
             source.problems.append(problem)
@@ -137,13 +137,12 @@ def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> st
     place = os.path.abspath(folder / name)
     if name.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(place):
         return place
-    return index and (index.nearest(f"{name}.xml") or index.nearest(name))
+    return index.nearest(f"{name}.xml") or index.nearest(name) if index else None
 
 
 def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[str]:
     """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
-    texts = of_suffix(files, ".txt")
-    texts = [text for text in texts if os.path.basename(text).lower() not in CLASS_FILES]
+    texts = [text for text in of_suffix(files, ".txt") if os.path.basename(text).lower() not in CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
@@ -160,7 +159,7 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     of_classes = ([text for text in lists if stems[text].endswith(f"_{name}")] for name in split)
     chosen = next(filter(None, chain(whole, of_classes)), [])
     if len(lists) == 1 and not split_of(Path(lists[0]).stem):
-        chosen = lists  # such as default.txt of CVAT: the data set is not divided
+        chosen = list(lists)  # such as default.txt of CVAT: the data set is not divided
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(split)}.txt, only {there}"
@@ -216,12 +215,12 @@ def _voc_box(node: ElementTree.Element) -> Box:
     name = clean_name(own.get("name", ""))
     boxes = node.findall("bndbox")
     inner = _texts(boxes[0]) if boxes else {}
-    words = [inner.get(side) for side in ("xmin", "ymin", "xmax", "ymax")]
+    words = [inner.get(side, "") for side in ("xmin", "ymin", "xmax", "ymax")]
     if len(boxes) > 1:
         return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
-    except (TypeError, ValueError):
+    except ValueError:
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
