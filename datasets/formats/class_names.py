@@ -20,6 +20,7 @@ from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, first_names, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
+_NUMBER = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
 ABOVE = 3  # folders above the data set in which a list may be
 OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
@@ -78,9 +79,15 @@ def _bare_names(path: str, names: list[str]) -> list[str]:
         return [name for _, name in rows]
     is_list = all(name.startswith("- ") for name in names)
     for line, name in enumerate(names, 1):
-        if name.endswith(",") or (len(names) == 1 and "," in name) or is_list or name == "names:":
+        if (
+            name.endswith(",")
+            or (len(names) == 1 and "," in name)
+            or is_list
+            or _NUMBER.match(name)
+            or name == "names:"
+        ):
             fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
-            raise DataError(f"{path}:{line}: {name[:60]!r} is no name, or holds several: {fix}")
+            raise DataError(f"{path}:{line}: {name[:60]!r} is no name, has a number, or holds several: {fix}")
     return names
 
 

@@ -68,9 +68,9 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
 
 def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
     """Returns a problem if all boxes of a format in pixels look like fractions of their images."""
-    if not len(boxes) or any(source.are_fractions) or not (boxes % 1).any():  # whole numbers are pixels
+    if not len(boxes) or any(source.are_fractions) or not (boxes.max() <= MAX_FRACTION and boxes[:, :2].max() < 1):
         return []
-    if not (boxes.max() <= MAX_FRACTION and boxes[:, :2].max() < 1):
+    if (boxes == np.floor(boxes)).all():  # whole numbers are pixels
         return []
     box = "{:g},{:g},{:g},{:g}".format(*boxes[0])
     fix = "multiply them by width and height, or use a format that has fractions (YOLO)"

@@ -121,9 +121,6 @@ def test_numbers_before_class_names_are_read(
         (("['cat', 'dog']",), 1),
         (("cat,", "dog"), 1),
         (("1: cat", "2: dog"), 1),
-        (("1 cat", "2 dog"), 1),
-        (("0 cat", "2 dog"), 2),
-        (("0 cat", "0 dog"), 2),
         (("0: cat", "dog"), 1),
         (("id,name", "0,cat"), 2),
         (("1: cat",), 1),
@@ -143,7 +140,7 @@ def test_class_lists_in_another_form_are_errors_with_their_line(
 def test_written_class_names_are_read_back(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = text(tmp_path / "classes.txt", class_text(names))
     assert read_classes(str(path)) == names
-    assert ('"' in path.read_text()) == (names != ("a", "b c"))
+    assert ('"' in path.read_text()) == (names not in (("a", "b c"), ("1 a", "2 b")))
 
 
 @pytest.mark.parametrize("kind", ["classes.txt", "yaml", "csv", "merge"])
@@ -285,8 +282,7 @@ def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     for words, named in (
         ("[1]", "x.json: no known format"),
         ("{\n]", "x.json:2"),
-        ('{"shapes": 5}', "x.json: shapes is 5"),
-        ('{"shapes": "null"}', 'x.json: shapes is "null"'),
+        ('{"shapes": []}', "x.json: a file of LabelMe"),
     ):
         with refused(DataError, named):
             read(str(text(tmp_path / "x.json", words)), "train")

@@ -33,7 +33,7 @@ def voc(folder: Path, rows) -> Path:
 
 def labelme(folder: Path, rows) -> Path:
     shapes = [{"label": "cat", "shape_type": "rectangle", "points": [row[:2], row[2:]]} for row in rows]
-    return text(folder / "a.json", {"imagePath": "a.png", "shapes": shapes})
+    return text(folder / "a.json", {"imagePath": "a.png", "shapes": shapes}).parent
 
 
 def cvat(folder: Path, rows) -> Path:
