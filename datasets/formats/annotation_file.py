@@ -138,8 +138,6 @@ def read_text(file: File, split: Split) -> Source:
         return found
     listed = [found.images[index] for index in range(len(found))]
     names = image_paths.in_root(listed, image_root) if image_root else listed
-    if image_root and names == listed:
-        found.notes.append(f"image_root={image_root} is not used: {found.path} tells by itself where its images are")
     found.images = Strings(names)
     if len(found.labels) or found.problems:
         return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from datasets.errors import DataError, check_path, one_line, open_file
+from datasets.errors import DataError, check_path, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import text_lines
 from datasets.store import MAX_UNNAMED, Classes, no_such_class
@@ -207,16 +207,6 @@ class ClassLists(NamedTuple):
 
     names: tuple[str, ...]
     by_folder: Mapping[str, ClassList] = {}
-
-    def notes(self, source: object) -> list[str]:
-        """Returns a note if label files are read with lists that differ."""
-        lists = list(dict.fromkeys(self.by_folder.values()))
-        others = [found for found in lists if any(map(found.difference, lists))]
-        shown = ", ".join(f"{found.file} {first_names(found.names)}" for found in others[:2])
-        text = (
-            f"{source}: class lists that differ: {len(others)} ({shown}, ...); each label file is read with the nearest"
-        )
-        return [one_line(text)] if others else []
 
 
 def find_lists(top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[str]) -> ClassLists | None:

@@ -25,7 +25,6 @@ class Source:
     names: Classes = None  # class names by label; None: the labels are positions in the list that the user gives
     names_from: str = "the list of classes"  # for messages
     needs_classes: str = ""  # problem if `names` is None and the user gives no list; "": classes are then "0", "1", ...
-    one_class: bool = False  # without `names`: the list that the user gives must have one class
     names_are_numbers: bool = False  # `names` are positions in the list that the user gives, if its names are words
     category_ids: list[int] | None = None  # of `names`; None: 0, 1, ...
     is_coco: bool = False  # ids and areas come from a COCO JSON
@@ -127,7 +126,7 @@ class LabelFile(NamedTuple):
 
 
 def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
-    """Adds `rows` (path of the image, its label file) to a source. Without class names all boxes have label 0."""
+    """Adds `rows` (path of the image, its label file) to a source."""
     labels = {clean_name(name): label for label, name in enumerate(source.names or ())}
     left_out = []
     for image, file in rows:
@@ -141,17 +140,16 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
                 left_out.append(f"{place}: {box.name!r} ({box.no_box})")
             elif box.problem:
                 source.problems.append(f"{place}: {box.problem}")
-            elif source.names is None or name in labels:
+            elif name in labels:
                 x1, y1, x2, y2 = box.corners
-                label = 0 if source.names is None else labels[name]
-                source.add_box(place, x1, y1, x2, y2, label, int(box.crowd), line=box.line)
+                source.add_box(place, x1, y1, x2, y2, labels[name], int(box.crowd), line=box.line)
             else:
                 source.problems.append(f"{place}: {class_name_problem(box.name)}")
     if left_out:
         source.notes.append(f"{source.path}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
 
 
-def source_of(path: str, files: Sequence[LabelFile], names: Classes) -> Source:
+def source_of(path: str, files: Sequence[LabelFile], names: tuple[str, ...]) -> Source:
     """Returns the images that one file describes, with its class names."""
     source = Source(path, os.path.dirname(path), names, find_images=True)
     add_files(source, ((file.image, file) for file in files))
