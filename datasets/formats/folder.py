@@ -148,15 +148,21 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
     for kind, names in others.items():
         if kind == UNREADABLE.name:
             example = problem_of(folder.file(names[0]))
-            notes.append(f"{kind}, but may hold labels: {len(names)}, for example {example}")
+            notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}, for example {example}")
         elif counts[kind] or kind != LISTS.name:  # other lists have no boxes
-            notes.append(f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}")
-    if not is_yolo and not folder.image_root and not found.other_splits:
-        used = {real_path(found.path(index)) for index in range(len(found))}
-        lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
-        notes += [f"images that are not read: {len(lost)}, for example {one_line(image)}" for image in lost[:1]]
-    notes = [f"{folder.path}: {note}" for note in notes]
-    return notes if is_yolo else notes + unread_image_notes(folder.path, folder.files)
+            text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+            notes.append(f"{folder.path}: {text}")
+    return notes if is_yolo else [*notes, *unread_image_notes(folder.path, folder.files), *_lost_images(folder, found)]
+
+
+def _lost_images(folder: Folder, found: Annotations) -> list[str]:
+    """Returns a note about images in a folder without other splits that are not read."""
+    if folder.image_root or found.other_splits:
+        return []
+    used = {real_path(found.path(index)) for index in range(len(found))}
+    lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
+    text = f"{folder.path}: images that are not read: {len(lost)}, for example "
+    return [text + one_line(image) for image in lost[:1]]
 
 
 def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:

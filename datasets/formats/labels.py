@@ -180,7 +180,7 @@ def _check_labels_and_areas(
         problems += [f"{source.places[row]}: {source.sizes_problem}" for row in range(len(labels))]
     unknown = lru_cache(maxsize=None)(unknown_class)
     for row in np.flatnonzero(is_known & ~((indices >= 0) & has_area)).tolist():
-        label, place = labels[row], source.places[row]
+        label = labels[row]
         box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
         if not is_finite[row]:
             problem = f"box {box},{label:g} holds a value that is not a number; draw it again, or remove it"
@@ -191,12 +191,12 @@ def _check_labels_and_areas(
             problem = f"class {int(label)} without a list of names: {fix}"
         elif not is_class[row]:
             problem = no_such_class(label, source.names_from, len(table))
-        elif indices[row] < 0 and names is not None:
+        elif indices[row] < 0 and names is not None and classes is not None:
             problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
         else:
-            without_area.append(f"{place}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
+            without_area.append(f"{source.places[row]}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
             continue
-        problems.append(f"{place}: {problem}")
+        problems.append(f"{source.places[row]}: {problem}")
     indices[~(is_known & has_area)] = -1
     return indices, problems, without_area
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
-from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side, source_of
-from datasets.formats.splits import add_splits, select_rows, word_split
+from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side
+from datasets.formats.splits import source_of_split, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
@@ -154,11 +154,7 @@ def read(file: File, split: Split) -> Source:
         if any(fields[name] for name in CORNERS):
             boxes[image].append(_box(columns, row, names, place, number))
     files = [labels._replace(boxes=boxes[image]) for image, labels in images.items()]
-    chosen, splits, notes = select_rows(path, places, words, split, problems)
-    source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
-    add_splits(source, path, splits, split)
-    source.notes += notes
-    source.problems = problems + source.problems
+    source = source_of_split(path, files, names_of(files), places, words, split, problems)
     if columns.is_open_images:
         fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
         source.sizes_problem = f"the boxes are fractions of the image: {fix}"

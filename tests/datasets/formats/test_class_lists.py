@@ -76,14 +76,6 @@ def test_equal_lists_are_no_matter(tmp_path: Path) -> None:
     assert not found.notes and found.classes == ("cat", "dog")
 
 
-def test_lists_that_differ_are_counted(tmp_path: Path) -> None:
-    for name in NAMES:
-        group(tmp_path, "side by side", name, [name], 0)
-    found = read(str(tmp_path), "train")
-    assert found.classes == NAMES and found.boxes_per_class().tolist() == [1] * 6
-    assert any("differ: 6" in note for note in found.notes)
-
-
 @pytest.mark.parametrize("place", ["", "labels/train", "images/train"])
 def test_the_nearest_list_wins(tmp_path: Path, place: str) -> None:
     """In the folder of the label files, above it, then in the folder of the images."""

@@ -57,15 +57,6 @@ def test_image_root_counts_before_an_image_next_to_the_file(tmp_path: Path, name
     assert data.path(0) == str(found) and data.notes == ()
 
 
-def test_points_and_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    others = [shape("tip", [[n, 2], [n, 3]], kind) for n, kind in enumerate(["point", "line", "linestrip", "points"])]
-    labelme(tmp_path / "a.json", "a.png", *others, BOX)
-    found = read(str(tmp_path), "train")
-    assert found.classes == ("dog",) and found.boxes.tolist() == [[1, 2, 9, 8]]
-    assert "objects without a box, left out: 4" in found.notes[0]
-    assert "a.json: object 2: 'tip' (line)" in found.notes[0]
-
-
 def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
     wrong = [shape(None, [[1, 2], [3, 4]]), shape(" ", [[1, 2], [3, 4]]), shape("x", []), shape("x", [[1, "a"]]), 7]
     labelme(tmp_path / "a.json", ["a.png"], BOX, *wrong, imageHeight="64px")

@@ -195,19 +195,3 @@ def test_label_files_of_one_image_that_were_made_class_by_class_are_merged(tmp_p
     (note,) = [note for note in found.notes if "merged: 1" in note]
     assert f"counted once: {equal}" in note and "a.png" in note
     assert len(found.box_lines) == len(found.areas) == len(found.boxes) == found.starts[-1]
-
-
-def test_the_subsets_of_a_project_of_cvat_are_its_splits(tmp_path: Path) -> None:
-    """Images of the test split were trained on. CVAT writes subset= into every image of an exported project."""
-    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/>'
-    subsets = ("Train", "Validation", "Test")
-    rows = [f'<image name="{number}.png" subset="{subsets[number % 3]}">{box}</image>' for number in range(6)]
-    for number in range(6):
-        paint(tmp_path / "images" / f"{number}.png")
-    path = text(tmp_path / "annotations.xml", f"<annotations>{''.join(rows)}</annotations>")
-    for source in (tmp_path, path):
-        for split, numbers in (("train", "03"), ("val", "14"), ("test", "25"), ("all", "012345")):
-            assert [Path(row[0]).stem for row in boxes(read(str(source), split))] == list(numbers)
-    path.write_text(path.read_text().replace("Validation", "Train").replace("Test", "Train"))
-    with refused(DataError, path, "val", "train"):
-        read(str(path), "val")

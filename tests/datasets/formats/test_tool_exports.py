@@ -18,7 +18,6 @@ from files import paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 # ---- CVAT
@@ -88,47 +87,7 @@ def labelme(folder: Path) -> Export:
 # ---- LabelImg
 
 
-def labelimg_voc(folder: Path) -> Export:
-    """HumanSignal/labelImg, libs/pascal_voc_io.py, PascalVocWriter, commit b33f965b: no file for an image without boxes."""
-    images(folder)
-    for name in LABELED:
-        path = f"<path>C:\\Users\\me\\pictures\\{name}</path><source><database>Unknown</database></source>"
-        text(folder / f"{stem(name)}.xml", voc(name, pixel=1, more=path + "<segmented>0</segmented>"))
-    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
-
-
 # ---- VIA 2
-
-
-def via_rows(value: Callable[[str], Any]) -> dict[str, Any]:
-    """Returns the images of a project, with `value` of the class as the attribute of each region."""
-    return {
-        f"{name}{size}": {
-            "filename": name,
-            "size": size,
-            "regions": each(
-                lambda x1, y1, x2, y2, label: {
-                    "shape_attributes": {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1},
-                    "region_attributes": {"animal": value(label)},
-                },
-                name,
-            ),
-            "file_attributes": {},
-        }
-        for size, name in enumerate(ALL, 1000)
-    }
-
-
-def via_project(folder: Path) -> Export:
-    """ox-vgg/via, via-2.x.y/src/via.js, project_save_confirmed, commit aa9b87f9, with a drop-down as the class."""
-    images(folder)
-    options = {"1": "cat", "2": "dog"}
-    attribute = {"type": "dropdown", "description": "", "options": options, "default_options": {}}
-    rows = via_rows(lambda label: next(key for key, name in options.items() if name == label))
-    project = {"_via_settings": {"core": {"default_filepath": ""}}, "_via_img_metadata": rows}
-    project |= {"_via_attributes": {"region": {"animal": attribute}, "file": {}}, "_via_data_format_version": "2.0.10"}
-    text(folder / "via_project.json", project | {"_via_image_id_list": list(rows)})
-    return Export()
 
 
 # ---- Supervisely
@@ -229,18 +188,6 @@ def create_ml(names: list[str], renamed: Callable[[str], str] = str) -> list[dic
     return [{"image": renamed(name), "annotations": each(labeled, name)} for name in names]
 
 
-def roboflow_createml(folder: Path) -> Export:
-    """Written by Roboflow: _annotations.createml.json in the folder of each split."""
-    for part, names in (("train", ["empty.jpg", "one cat.jpg"]), ("valid", ["b.jpg"])):
-        images(folder / part, names, of_roboflow)
-        text(folder / part / "_annotations.createml.json", create_ml(names, of_roboflow))
-    return Export(
-        splits={"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]},
-        renamed=of_roboflow,
-        options=ReadOptions(classes=CLASSES),
-    )
-
-
 def apple_createml(folder: Path) -> Export:
     """developer.apple.com/documentation/createml, MLObjectDetector.DataSource: the fields imagefilename and annotation."""
     images(folder)
@@ -275,8 +222,8 @@ def manifest(folder: Path) -> Export:
 
 
 EXPORTS = (
-    *(cvat_project, labelme, labelimg_voc, via_project, supervisely, make_sense_vgg, vott_voc),
-    *(roboflow_coco, roboflow_createml, apple_createml, manifest),
+    *(cvat_project, labelme, supervisely, make_sense_vgg, vott_voc),
+    *(roboflow_coco, apple_createml, manifest),
 )
 
 
