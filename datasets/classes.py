@@ -183,10 +183,6 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
-    is_ignored = None
-    if any(data.is_ignored is not None for data in parts):
-        none = [np.zeros(len(data.labels), bool) if data.is_ignored is None else data.is_ignored for data in parts]
-        is_ignored = np.concatenate(none)
     joined = replace(
         first,
         source=source,
@@ -194,7 +190,7 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
         category_ids=_ids_of_all(parts, classes),
         root="",
         starts=np.concatenate(starts),
-        is_ignored=is_ignored,
+        is_ignored=_ignored_of_all(parts),
         names=paths,
         files=files,
         labels=np.concatenate(labels),
@@ -206,6 +202,14 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
     if federated or any(data.annotated is not None for data in parts):
         return joined.with_annotated(_annotated_of_all(parts, tables, len(classes), federated))
     return joined
+
+
+def _ignored_of_all(parts: Sequence[Annotations]) -> np.ndarray | None:
+    """Returns which boxes of all parts are ignore regions, bool [K]; None if no part has any."""
+    if all(data.is_ignored is None for data in parts):
+        return None
+    columns = [np.zeros(len(data.labels), bool) if data.is_ignored is None else data.is_ignored for data in parts]
+    return np.concatenate(columns)
 
 
 def _annotated_of_all(

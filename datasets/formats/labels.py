@@ -34,13 +34,9 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
+    notes += _report(source, [*problems, *_fractions_problem(source, boxes)], without_area, options.bad_boxes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    problems = [*source.problems, *problems, *_fractions_problem(source, boxes)]
-    if problems and options.bad_boxes == "error":
-        problems += without_area
-    raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    notes += note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -64,6 +60,15 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
+
+
+def _report(source: Source, problems: list[str], without_area: list[str], bad_boxes: str) -> list[str]:
+    """Returns a note about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
+    problems = source.problems + problems
+    if problems and bad_boxes == "error":
+        problems += without_area
+    raise_any(f"{source.path}: problems: {len(problems)}", problems)
+    return note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
 
 
 def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
