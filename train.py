@@ -208,8 +208,17 @@ def main(
 ) -> Outcome:
     """Trains a detector, and returns the best mAP50-95 of the run, its folder and the rows of its log.
 
-    First it builds the objects that make the decisions of a run, in the order in which things become known. Each one answers
-    for its decisions from then on, and last.pt keeps its state. Then comes the loop over the epochs.
+    First it builds the objects that decide, in the order in which things become known. last.pt keeps their states.
+
+    - `origin`: where the weights come from, and the saved states if a run is resumed
+    - `memory`: images per step
+    - `rates`: learning rates, weight decay and clipping of gradients
+    - `course`: the epochs, what each of them does, and the schedule of the learning rate
+    - `updater`: the optimizer, mixed precision, and the moving average of the weights (EMA)
+    - `network`: freezes and thaws the model, and wraps it for several GPUs
+    - `saver`: log.csv, best.pt and last.pt
+
+    Then comes the loop over the epochs.
     """
     user_config = checked(constants)
     budget = TimeBudget(user_config.hours, parts.clock)  # the time of hours= begins here
@@ -217,76 +226,78 @@ def main(
     require_output(user_config.resume, user_config.output, ranks)
 
     # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
-    # `cfg`: the constants, with every none replaced as soon as its value is known.
+    # `cfg` has the user's constants; a none or 0 that means "chosen by the run" is replaced as soon as the value is known.
     origin = Origin(user_config, ranks)
-    cfg = prepared(origin.resolved_config(user_config), ranks)
+    cfg = with_workers(origin.resolved_config(user_config), ranks)
+    set_threads_and_seed(cfg, ranks)
 
     # ---- The data and the model.
-    data = read_data(cfg, origin, extra_augment, parts, ranks)
-    model = origin.build_model(parts.build_model, cfg.model, data.train.classes)
-    cfg = with_model(cfg, origin, data.train.classes[model.first_class :])
-    val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
+    data = read_and_check_data(cfg, origin, extra_augment, parts, ranks)
+    model = origin.build_model(parts.build_model, cfg.model, data.train.classes)  # with its weights
+    cfg = with_flip(origin.without_weights(cfg), data.train.classes[model.first_class :])
+    val_criterion = parts.criterion(model, normalizer=torch.ones_like)  # sums, which `validate` divides by their total
 
-    # ---- How it is trained: images per step, learning rates, epochs. `restore` registers an object to be saved in last.pt,
-    # and loads its saved state when a run is resumed.
+    # ---- How it is trained: images per step, learning rate, epochs, optimizer. `restore` registers an object whose state
+    # last.pt keeps, and loads the saved state when a run is resumed.
     memory = StepMemory(cfg, model, val_criterion, boxes_per_sample(cfg, data.train), len(data.train), ranks)
     cfg = replace(cfg, **memory.batch_sizes)
     val_loader = build_val_loader(cfg, parts.dataset(data.val, model.letterbox), ranks)
     expected = nets.expected_ap(cfg.model, cfg.input_size)
-    initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)
+    initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)  # evaluates the weights
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
     course = origin.restore("course", Course(cfg, len(data.train), rates, budget, parts.schedule))
-    updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))
-    state, begun_meter = origin.finish()
-    train_set = build_train_set(cfg, data.train, model, course, extra_augment, parts)
-    sampler = build_train_sampler(cfg, train_set, ranks)
-    loader = build_loader(train_set, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
-    network = Network(cfg, model, updater, sampler, ranks)
-    time_steps = partial(step_seconds, network, parts.criterion, loader, parts.clock)
-    course.choose_epochs(time_steps, len(data.val), state.epoch, ranks)  # only with hours=
-    updater.follow(course)
-    cfg = replace(cfg, **rates.constants, **course.constants)  # nothing is left to choose
+    updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))  # the optimizer
+    state, begun_meter = origin.finish()  # epoch 0, or where the run to resume has stopped
+    train_loader = build_train_loader(cfg, data.train, model, course, extra_augment, parts, ranks)
+    network = Network(cfg, model, updater, train_loader.batch_sampler, ranks)
+    measure_step = partial(step_seconds, network, parts.criterion, train_loader, parts.clock)
+    course.choose_epochs(measure_step, len(data.val), state.epoch, ranks, (updater,))  # only with hours=
+    cfg = replace(
+        cfg, **rates.constants, **course.constants
+    )  # all values are known; a late run with hours= is shortened
 
     # ---- What the run will do, and the folder that it saves to.
+    done = course.done(state)
     initial_text = summary.initial_text(initial, rates, user_config.learning_rate is None)
-    for text in summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks):
+    about = summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks)
+    for text in (*about, memory.text(), course.time_text):
         ranks.log(text)
-    ranks.log(memory.text())
-    if origin.folder and (done := course.done(state)):
+    if done and origin.folder:
         ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
-    warn_if_boxes_are_lost(train_set, cfg, ranks)
-    ranks.log(course.time_text)
+    warn_if_boxes_are_lost(train_loader.dataset, cfg, ranks)
     ranks.log(summary.resumed_text(origin.folder, state, begun_meter))
     if cfg.compile:
-        ranks.log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
-    folder, run = open_folder(cfg, data, origin, updater, course, state, ranks)
+        compiled = compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn)
+        ranks.log(compiled)
+    folder, run = open_folder(cfg, data, origin, updater, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
-    to_continue = partial(resume.to_continue, __file__, folder, ranks)
-    stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
+    how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
+    stop = StopSignal(advice=how_to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
 
     # ---- The loop.
-    with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
+    with stop, closing(run) if run else nullcontext():  # the run draws its curves at the end, also if it was stopped
         try:
             state = saver.begin(state, initial.row)
             while not (done := course.done(state)):
-                phase = course.phase(state.epoch)
-                wrapped = network.begin(phase, meter.batches)  # frozen or thawed
+                phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
+                wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
                 criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
-                with epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run) as (batches, update_bar):
+                progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
+                with progress as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
                     fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, sampler.samples)
+                row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
                 course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
                 if course.evaluates_after(phase.epoch):
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
                 state, meter = saver.finish(state, row), Meter()
         except Interrupted:
             saver.within_epoch(state, meter, last=True)
-            where = f"epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches"
-            ranks.log(f"\nstopped in {where}; everything is saved. {to_continue()}")
+            where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
+            ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
         except NonFiniteLoss as error:
             raise SystemExit(error.text(data.train)) from error
         except torch.cuda.OutOfMemoryError as error:
@@ -308,20 +319,20 @@ class Data(NamedTuple):
     val: Annotations
 
 
-def prepared(cfg: Config, ranks: Ranks) -> Config:
-    """Sets the threads and the seed, and returns the constants with the number of workers.
+def with_workers(cfg: Config, ranks: Ranks) -> Config:
+    """Returns the constants with the number of processes that load images."""
+    return replace(cfg, workers=loader_workers(cfg, ranks))
 
-    Raises ConfigError if a step has too few images for the batch norms.
-    """
-    workers = loader_workers(cfg, ranks)
-    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
+
+def set_threads_and_seed(cfg: Config, ranks: Ranks) -> None:
+    """Sets the threads of PyTorch and the seed. Raises ConfigError if a step has too few images for the batch norms."""
+    threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
     coarsest = nets.coarsest_stride(cfg.model)
     ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.input_size, ranks, cfg.sync_bn, coarsest))
-    return replace(cfg, workers=workers)
 
 
-def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
+def read_and_check_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
     """Reads the data. Raises ConfigError if they differ between the ranks, or from those of the run to resume."""
     train, val = ranks.once_per_node(lambda: origin.read(parts.read_data))
     fingerprint = fingerprint_of(cfg, train, extra_augment, parts)
@@ -329,15 +340,14 @@ def read_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts
     return Data(*origin.checked_against_run((train, val), fingerprint, MAY_CHANGE))
 
 
-def with_model(cfg: Config, origin: Origin, trained_classes: Sequence[str]) -> Config:
-    """Returns the constants with what follows from the model: no weights if the demo could not download them, and flip."""
-    cfg = origin.without_weights(cfg)
+def with_flip(cfg: Config, trained_classes: Sequence[str]) -> Config:
+    """Returns the constants with flip: 0 if a horizontal flip turns one of the classes into another, such as left and right."""
     return replace(cfg, flip=given_or(cfg.flip, default_flip(trained_classes)))
 
 
 def augmentation(cfg: Config) -> Augment:
     """Returns the settings of the augmentation."""
-    assert cfg.flip is not None  # `with_model` has chosen it
+    assert cfg.flip is not None  # `with_flip` has chosen it
     return Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
 
 
@@ -356,12 +366,34 @@ def build_updater(
     return parts.updater(model, optimizer, course.schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=rates.clip)
 
 
-def build_train_set(
-    cfg: Config, data: Annotations, model: nets.DetectionModel, course: Course, extra_augment: Callable, parts: Parts
-) -> DetectionDataset:
-    """Builds the training set. Its workers share `course.no_aug_from`, because hours= may change it."""
+def build_train_loader(
+    cfg: Config,
+    data: Annotations,
+    model: nets.DetectionModel,
+    course: Course,
+    extra_augment: Callable,
+    parts: Parts,
+    ranks: Ranks,
+) -> Loader[TrainSampler]:
+    """Builds the loader of this process's training batches. `Network.begin` sets its epoch, and the batch size of the phase.
+
+    Its workers share `course.no_aug_from`, because hours= may change it.
+    """
     settings = (augmentation(cfg), course.no_aug_from, cfg.seed, extra_augment, cfg.repeat_rare)
-    return parts.dataset(data, model.letterbox, *settings)
+    dataset = parts.dataset(data, model.letterbox, *settings)
+    sampler = TrainSampler(
+        length=len(dataset),
+        batch_size=cfg.batch_size,
+        image_size=cfg.input_size,
+        seed=cfg.seed,
+        multi_scale=cfg.multi_scale,
+        rank=ranks.rank,
+        world=ranks.world_size,
+        accumulate=cfg.accumulate,
+        repeats=dataset.repeats,
+        coarsest=nets.coarsest_stride(cfg.model),
+    )
+    return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
 
 
 def warn_if_boxes_are_lost(train_set: DetectionDataset, cfg: Config, ranks: Ranks) -> None:
@@ -481,24 +513,8 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 
-def build_train_sampler(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> TrainSampler:
-    """Builds what chooses this process's training batches. `Network.begin` sets its epoch, and the batch size of the phase."""
-    return TrainSampler(
-        length=len(dataset),
-        batch_size=cfg.batch_size,
-        image_size=cfg.input_size,
-        seed=cfg.seed,
-        multi_scale=cfg.multi_scale,
-        rank=ranks.rank,
-        world=ranks.world_size,
-        accumulate=cfg.accumulate,
-        repeats=dataset.repeats,
-        coarsest=nets.coarsest_stride(cfg.model),
-    )
-
-
-def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader:
-    """Builds the loader of this process's shard of the validation images."""
+def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader[ValSampler]:
+    """Builds the loader of this process's shard of the validation images, in batches of up to 32 images."""
     sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.input_size, ranks.rank, ranks.world_size)
     return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
 

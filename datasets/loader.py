@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
@@ -85,6 +85,9 @@ class ValSampler:
             yield [Key(0, i, i, self.image_size) for i in self.indices[first : first + self.batch_size]]
 
 
+Sampler = TypeVar("Sampler", TrainSampler, ValSampler)
+
+
 def init_worker(_: int) -> None:
     """Makes a worker ignore Ctrl-C, a closed terminal, and SIGTERM except from its parent, which needs it to finish a step."""
     cv2.setNumThreads(0)
@@ -113,7 +116,7 @@ def _end_with_parent(interval: float = 0.5) -> None:
     os._exit(0)
 
 
-class Loader(DataLoader):
+class Loader(DataLoader, Generic[Sampler]):
     """A DataLoader whose errors are the same with and without workers, and whose workers ignore requests to stop.
 
     It starts its workers with the signals blocked that ask the parent to stop: torch may start threads in a worker before it
@@ -122,7 +125,7 @@ class Loader(DataLoader):
     """
 
     dataset: DetectionDataset
-    batch_sampler: "TrainSampler | ValSampler"
+    batch_sampler: Sampler
 
     def __iter__(self):
         return _with_original_errors(self._start())
@@ -161,8 +164,8 @@ def _message_in_worker(error: Exception) -> str | None:
 
 
 def build_loader(
-    dataset: DetectionDataset, sampler: TrainSampler | ValSampler, workers: int, pin_memory: bool = False
-) -> Loader:
+    dataset: DetectionDataset, sampler: Sampler, workers: int, pin_memory: bool = False
+) -> Loader[Sampler]:
     """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process)."""
     return Loader(
         dataset,

@@ -146,10 +146,18 @@ class Course:
             return 0.0
         return (self.epochs - trained) * self.budget.epoch_seconds
 
-    def choose_epochs(self, step_seconds: Callable[[Phase], float], val_images: int, done: int, ranks: Ranks) -> None:
+    def choose_epochs(
+        self,
+        step_seconds: Callable[[Phase], float],
+        val_images: int,
+        done: int,
+        ranks: Ranks,
+        followers: Sequence[Follower] = (),
+    ) -> None:
         """With hours=, chooses how many epochs fit, unless the run to resume has chosen it for the same limits.
 
-        `step_seconds`: measures a step of a phase; `val_images`: number of validation images; `done`: epochs trained before.
+        `step_seconds`: measures a step of a phase; `val_images`: number of validation images; `done`: epochs trained before;
+        `followers`: owners that depend on the number of epochs.
         """
         plan, limit = self.max_plan, self.budget.limit
         if not limit or self.budget.is_chosen(plan.epochs):
@@ -166,6 +174,8 @@ class Course:
         self._begin(ranks.on_main(lambda: self.budget.epochs))
         self.budget.epochs = self.epochs
         self.time_text = self._chosen_text(self.budget.used + expected(self.epochs))
+        for owner in followers:
+            owner.follow(self)
 
     def _chosen_text(self, seconds: float) -> str:
         """Returns a line about the number of epochs that hours= has chosen. `seconds`: the expected time of the whole run."""
