@@ -25,7 +25,6 @@ from datasets.loader import ValSampler, build_loader
 from datasets.sources import may_have_splits
 from datasets.store import Annotations
 from deploy import load
-from deploy.multi_label import MultiLabel
 from deploy.tiled_model import tiled
 from engine import run_folder
 from engine.evaluation import evaluate
@@ -53,7 +52,6 @@ class Config(Constants):
     confidence: float = 0.001  # low, because AP needs the whole curve; published metrics use 0.001
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
     max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000
-    multi_label: bool = False  # several classes per anchor point, as in the published metrics of YOLOv9
     tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
@@ -99,8 +97,6 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder, "give output=FOLDER")
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
-    if cfg.multi_label:
-        model = MultiLabel(model)
     if not cfg.data:
         require_split(cfg.split, trained)
     data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, data_options(cfg, trained))
@@ -119,7 +115,7 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
         settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data), "image_size": size}
-        settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
+        settings |= {**limits, "tile": cfg.tile, "overlap": cfg.overlap}
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
     return metrics

@@ -58,10 +58,10 @@ class Config(Constants):
     half: bool = False  # float16 weights: half the size
     int8: bool = False  # 8-bit weights and activations: a third of the size, for CPUs
     int8_loss: float = 0.01  # an 8-bit file that loses more of the mAP is not written; 1: any is
-    train: str | None = None  # int8: data whose images give the ranges; none: the training's
-    val: str | None = None  # int8: data on which the mAP is measured; none: the training's
+    train: str | None = None  # int8: data whose images give the ranges; none: those of the run
+    val: str | None = None  # int8: data on which the mAP is measured; none: those of the run
     # comparison with PyTorch
-    images: str | None = None  # a folder; none: validation images of the training, or generated ones without them
+    images: str | None = None  # a folder; none: validation images of the training run, or generated ones without them
     check_images: int = 16  # number of images to compare on
 
 
@@ -168,13 +168,13 @@ def find_images(folder: str | None, loaded: load.Loaded, count: int) -> tuple[li
                 raise DataError(f"{val}: no images")
             return read_some([data.path(i) for i in range(len(data))], count, loaded), f"images of {val}"
         except (DataError, ImageError, OSError) as error:
-            print(f"note: the validation images of the training are missing ({error})")
+            print(f"note: the validation images of the training run are missing ({error})")
     generated = [demo.draw_image(number)[0] for number in range(count)]
     return generated, "generated images; real ones are better: images=FOLDER"
 
 
 def read_some(paths: list[str], count: int, loaded: load.Loaded) -> list[np.ndarray]:
-    """Reads up to `count` images, evenly spaced over all paths, as the training of the model did."""
+    """Reads up to `count` images, evenly spaced over all paths, as in training."""
     return [read_image(paths[i], value_range=loaded.value_range) for i in evenly_spaced(len(paths), count)]
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from datasets.formats.class_names import read_classes
@@ -38,7 +39,9 @@ from utils.text import amount, brief, split_names
 class Config(Constants):
     # what most users set
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
-    source: str | None = None  # image, folder, pattern, video, address, camera; none: validation images of the training
+    source: str | None = (
+        None  # image, folder, pattern, video, address, camera; none: validation images of the training run
+    )
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
@@ -66,9 +69,9 @@ class Config(Constants):
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
 
-MIN = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
-MAX = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
-LIMITS = (*MIN, "class_agnostic")  # of the Detector
+MIN = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0}
+MAX = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1}
+LIMITS = (*MIN, "class_agnostic", "tile", "overlap")  # of the Detector
 
 
 def main(cfg: Config) -> Path | None:
@@ -86,7 +89,7 @@ def main(cfg: Config) -> Path | None:
     limits = {name: getattr(cfg, name) for name in LIMITS}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, only=only, **limits)
     threads.set_threads(detector.device, 0)
-    print(description(detector, only, cfg.confidence))
+    print(description(detector, cfg.confidence))
 
     # ---- the images and videos
     sources = find_sources(cfg.source or validation_images(detector), cfg.output)
@@ -96,13 +99,11 @@ def main(cfg: Config) -> Path | None:
         return None
 
     # ---- the results
-    labels = None
-    if cfg.labels:
-        labels = label_files(cfg.labels, detector, sources, cfg.overwrite, cfg.negatives)
+    labels = label_files(cfg, detector, sources)
     if not cfg.overwrite:
         require_replaceable_files(cfg.output, sources, labels, cfg.save)
     ids = category_ids(detector.classes)
-    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, labels)
+    results = Results(partial(open_output, cfg.output), detector.classes, ids, cfg.crops, labels)
     predictor = Predictor(detector, results, cfg.show, cfg.save, cfg.every, cfg.track)
     try:
         predictor.predict(sources)
@@ -114,15 +115,10 @@ def main(cfg: Config) -> Path | None:
     return results.folder if results.images else None
 
 
-def description(detector: Detector, only: list[str] | None, confidence: float | str | None) -> str:
-    """Returns what is detected and how, for the console: the model, its classes, its input and the confidence threshold."""
-    parts = [amount(len(detector.classes), "class")]
-    if only:
-        parts.append(f"only {brief(', '.join(only))}")
-    parts.append(f"input {' x '.join(map(str, detector.image_size))}")
-    if isinstance(confidence, float):
-        parts.append(f"confidence {confidence:g}")
-    lines = [f"{detector.path}: {', '.join(parts)}, {detector.device}"]
+def description(detector: Detector, confidence: float | str | None) -> str:
+    """Returns the model, its classes, its input and its confidence threshold, for the console."""
+    input_size = " x ".join(map(str, detector.image_size))
+    lines = [f"{detector.path}: {amount(len(detector.classes), 'class')}, input {input_size}, {detector.device}"]
     if detector.loaded.note:
         lines.insert(0, detector.loaded.note)
     if not isinstance(confidence, float):
@@ -130,10 +126,12 @@ def description(detector: Detector, only: list[str] | None, confidence: float | 
     return "\n".join(lines)
 
 
-def label_files(kind: str, detector: Detector, sources: Sources, overwrite: bool, negatives: bool) -> LabelFiles:
-    """Returns what writes the label files of the sources."""
-    model = "/".join(Path(detector.path).parts[-2:])
-    return LabelFiles(kind, detector.classes, label_images(sources), model, overwrite, negatives)
+def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles | None:
+    """Returns what writes the annotations of the sources; None without labels=."""
+    if cfg.labels is None:
+        return None
+    model = "/".join(detector.path.parts[-2:])
+    return LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
 
 
 def category_ids(classes: Sequence[str]) -> Sequence[int]:

@@ -117,7 +117,8 @@ def _examine(path: str) -> Examined:
             images.decode_image(data, path)
             repairable, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
         orientation = images.read_orientation(data)
-        with images.check_header(data, path), Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
+        images.check_header(data, path)
+        with Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, (max(image.width // 8, LEAST), max(image.height // 8, LEAST)))

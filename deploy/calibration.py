@@ -12,7 +12,7 @@ from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
 from deploy.load import Loaded
-from utils.images import ImageError, letterbox
+from utils.images import letterbox
 
 IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
@@ -21,7 +21,7 @@ BATCH_SIZE = 8  # of the loader; exported files choose their own
 def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.ndarray], Loader]:
     """Returns training images, letterboxed for the model: uint8 [H, W, 3], and a loader of the validation data.
 
-    `train` and `val` are the sources of the data; None: the sources of the training. Raises DataError.
+    `train` and `val` are the sources of the data; None: those of the training run. Raises DataError.
     """
     config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
     train, val = train or config.get("train"), val or config.get("val")
@@ -38,9 +38,9 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
 
 
 def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
-    """Reads a split with the options of the training. Raises DataError if it has no box of the classes of the model."""
+    """Reads a split with the options of the training run. Raises DataError if it has no box of the classes of the model."""
     config = loaded.config
-    if source != config.get(split):  # other images than in the training
+    if source != config.get(split):  # other images than in training
         config = config | {"image_root": None}
     data = formats.read(source, split, options_of(config, loaded.classes))
     if not len(data.boxes):
@@ -49,13 +49,5 @@ def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
 
 
 def calibration_images(data: Annotations) -> list[np.ndarray]:
-    """Reads up to IMAGES images, evenly spaced over the data. Images that cannot be read are left out and printed."""
-    images = []
-    for index in range(0, len(data), -(-len(data) // IMAGES)):
-        try:
-            images.append(data.image(index))
-        except ImageError as error:
-            print(f"note: not used for calibration: {error}")
-    if not images:
-        raise DataError(f"{data.source}: none of its images can be read")
-    return images
+    """Reads up to IMAGES images, evenly spaced over the data. Raises ImageError."""
+    return [data.image(index) for index in range(0, len(data), -(-len(data) // IMAGES))]

@@ -7,8 +7,6 @@
 predict.py uses the same class, and evaluate.py the same `load`, so all of them predict the same boxes.
 """
 
-import ctypes
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -63,8 +61,7 @@ class Detector:
     in the file, "per_class" the thresholds of its classes. `only`: names of the classes to detect. `class_agnostic`: boxes of
     different classes that overlap more than `nms_iou` are one object, too. `tile`: the side in pixels of tiles to detect in, too
     (docs/tiles.md). The boxes equal those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to
-    rounding, since batch norms are folded into the convolutions. On a CPU the process keeps the memory that it frees (see
-    `keep_memory`).
+    rounding, since batch norms are folded into the convolutions.
     """
 
     def __init__(
@@ -98,8 +95,6 @@ class Detector:
         if class_agnostic:
             require_open_nms(loaded.model)
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
-        if self.device.type == "cpu":
-            keep_memory()
         self.tiles = None
         if tile is not None or overlap is not None:
             self.tiles = for_detection(tile, overlap)
@@ -176,9 +171,9 @@ class Detector:
         return replace(result, path=image.path, pixels=pixels, value_range=self.loaded.value_range)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Reads an image file, or the image at a web address, as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
+        """Reads an image file, or the image at a web address, as in training -> uint8 [H, W, 3] BGR. Raises ImageError.
 
-        Prints a note about the first 16-bit file whose values are outside the range of the training."""
+        Prints a note about the first 16-bit file whose values are outside the range in training."""
         path, value_range = str(path), self.loaded.value_range
         data = download(path) if is_web_address(path) else read_bytes(path)
         path = without_keys(path)
@@ -237,16 +232,3 @@ class Detector:
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
         return [self.result(*of_image) for of_image in zip(*fields, strict=True)]
-
-
-def keep_memory() -> None:
-    """Makes glibc keep freed memory for this process; does nothing with other C libraries.
-
-    By default glibc returns the buffers of large layers to Linux, and gets them back page by page in every forward pass.
-    """
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a separate mapping
-        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap

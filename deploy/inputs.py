@@ -5,14 +5,13 @@ import http.client
 import os
 import urllib.request
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 
-from deploy.file_kinds import IMAGE, VIDEO, VIDEO_SUFFIXES, kind_of, kinds_of
+from datasets.formats.file import UNREAD_SUFFIXES
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES, ImageError
 from utils.remote import without_keys
@@ -22,8 +21,12 @@ from utils.text import brief, first_line
 TIMEOUT = 20.0  # seconds without an answer after which a download ends
 MAX_BYTES = 64 << 20  # of a downloaded image
 HEADERS = {"User-Agent": "Thaw", "Accept": "image/*,*/*"}  # some servers refuse programs without a name
-NO_IMAGE = ("text/", "video/", "audio/", "multipart/")  # beginnings of types of contents that are no image
 KEPT = "%/:=&?~#+!$,;'@()*[]"  # characters of an address that are not escaped
+VIDEO_SUFFIXES = (
+    *(".mp4", ".m4v", ".mov", ".3gp", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv"),
+    ".ogv",
+)
+SUFFIXES = (tuple(IMAGE_SUFFIXES), VIDEO_SUFFIXES, tuple(UNREAD_SUFFIXES))  # of the fields of Files
 WEB_ERRORS = (OSError, http.client.HTTPException, ValueError)  # ValueError: no address
 
 
@@ -49,7 +52,7 @@ def is_live(source: str) -> bool:
 
 def is_stream(source: str) -> bool:
     """Whether the source is a sequence of frames: a live source or a video file."""
-    return is_live(source) or (not os.path.isdir(source) and kind_of(source) == VIDEO)
+    return is_live(source) or (not os.path.isdir(source) and source.lower().endswith(VIDEO_SUFFIXES))
 
 
 def is_web_address(source: str) -> bool:
@@ -58,54 +61,26 @@ def is_web_address(source: str) -> bool:
 
 
 def is_image_address(source: str) -> bool:
-    """Whether the source is the address of an image on a web server.
-
-    An address whose path has no suffix is one if the server answers with an image.
-    """
-    if not is_web_address(source):
-        return False
-    suffix = path_of(source).suffix.lower()
-    return suffix in IMAGE_SUFFIXES or (not suffix and _content_type(source).startswith("image/"))
-
-
-@lru_cache(64)
-def _content_type(address: str) -> str:
-    """Returns the type of the contents that a server announces, "" if it does not answer."""
-    try:
-        with _open(address) as response:
-            return response.headers.get("Content-Type", "").lower()
-    except WEB_ERRORS:
-        return ""
-
-
-def _open(address: str) -> http.client.HTTPResponse:
-    """Opens an address. Raises one of WEB_ERRORS."""
-    opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
-    return opener.open(urllib.request.Request(quote(address, KEPT), headers=HEADERS), timeout=TIMEOUT)
+    """Whether the source is the address of an image on a web server."""
+    return is_web_address(source) and path_of(source).suffix.lower() in IMAGE_SUFFIXES
 
 
 def download(address: str) -> bytes:
     """Returns the file at the address of an image. Raises ImageError with the reason and the fix."""
     shown = brief(without_keys(address))
     try:
-        with _open(address) as response:
-            kind, data = response.headers.get("Content-Type", "").lower(), b""
-            if not kind.startswith(NO_IMAGE):
-                data = response.read(MAX_BYTES + 1)
-            is_cut_off = bool(response.length)  # bytes that did not come
+        request = urllib.request.Request(quote(address, KEPT), headers=HEADERS)
+        opener = (
+            urllib.request.build_opener()
+        )  # unlike urlopen, it reads the proxies from the environment at every call
+        with opener.open(request, timeout=TIMEOUT) as response:
+            data = response.read(MAX_BYTES + 1)
     except WEB_ERRORS as error:
         fix = "correct the address, or download the image and give its file"
         why = f"cannot be downloaded ({without_keys(first_line(error))}): {fix}"
         raise ImageError(f"{shown}: {why}") from error
-    why = ""
-    if kind.startswith(NO_IMAGE):
-        why = f"the server answers with {brief(kind)}: give the address of an image"
-    elif len(data) > MAX_BYTES:
-        why = f"more than {MAX_BYTES >> 20} MiB: download the image and give its file"
-    elif is_cut_off:
-        why = f"the connection was cut after {len(data):,} bytes: try again"
-    if why:
-        raise ImageError(f"{shown}: {why}")
+    if len(data) > MAX_BYTES:
+        raise ImageError(f"{shown}: more than {MAX_BYTES >> 20} MiB: download the image and give its file")
     return data
 
 
@@ -124,13 +99,24 @@ def name_of(address: str) -> str:
     return name if name.strip(". ") else "image"
 
 
-def kinds_in(source: str) -> dict[str, str]:
-    """Returns the kinds of an image, or of the files in a folder or of a pattern, sorted; see `deploy.file_kinds.kinds_of`."""
-    if os.path.isdir(source):
-        return kinds_of(os.path.join(source, name) for name in files_under(source))
+class Files(NamedTuple):
+    """Sorted paths of the files of a source, by their suffixes."""
+
+    images: list[str]
+    videos: list[str]
+    unread: list[str]  # images in formats that are not read
+
+
+def files_of(source: str) -> Files:
+    """Returns the files of a folder or of a pattern that are images or videos, or the source itself if it is a file."""
     if os.path.isfile(source):
-        return {source: IMAGE}
-    return kinds_of(path for path in matching(source) if os.path.isfile(path))
+        return Files([source], [], [])
+    paths = matching(source)
+    if os.path.isdir(source):
+        paths = [os.path.join(source, name) for name in files_under(source)]
+    paths = [path for path in paths if os.path.isfile(path)]
+    images, videos, unread = ([path for path in paths if path.lower().endswith(some)] for some in SUFFIXES)
+    return Files(images, videos, unread)
 
 
 def listed(images: Any) -> list:
@@ -163,7 +149,7 @@ def _files_of(source: str) -> list[str]:
         return [source]
     if is_stream(source):
         raise ValueError(f"{shown} is a video or a camera: write `for result in detector.stream({shown!r})`")
-    paths = [path for path, kind in kinds_in(source).items() if kind == IMAGE]
+    paths = files_of(source).images
     if not paths and (os.path.isdir(source) or glob.has_magic(source)):
         known = " ".join(IMAGE_SUFFIXES)
         raise ImageError(f"{shown}: no images there: give another folder or pattern (known suffixes: {known})")

@@ -39,7 +39,8 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Loader, max_loss:
         write_quantized(path, small, images)
         precisions = []
         for name, file in (("float32", path), ("int8   ", small)):
-            precisions.append(evaluate(OnnxModel(file), loader, Ranks())["AP"])
+            model = OnnxModel(file)  # it has the methods that evaluation needs
+            precisions.append(evaluate(model, loader, Ranks())["AP"])  # type: ignore[arg-type]
             print(f"{name}  mAP50-95 {in_points(precisions[-1])}  {file.stat().st_size / 2**20:.1f} MiB")
         loss = precisions[0] - precisions[1]
         if loss > max_loss:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ DATA_FILE = """\
 train: ../images
 val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
 """
-NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 class Labeled(NamedTuple):
@@ -47,12 +45,12 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
-    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with. A file that exists
-    is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections become background
-    images, those without detections get no labels.
+    YOLO labels next to a folder `images` also get data.yaml, to train with. A file that exists is left alone, unless `overwrite`
+    is true, and counted in `kept`. `negatives`: the images with detections become background images, those without detections
+    get no labels.
 
-    `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError (DataError)
-    if two images would share a label file, such as a.jpg and a.png, or if a name cannot be written.
+    `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError if two images
+    would share a label file, such as a.jpg and a.png.
     """
 
     def __init__(
@@ -69,18 +67,10 @@ class LabelFiles:
         self.images: list[Labeled] = []  # for a single file
         self.count = 0  # of the images with labels
         self.kept = 0  # files that existed
-        self.can_train = kind == "yolo"  # as they are: trainers look for `labels` next to `images`
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
         if kind in PER_IMAGE and shared:
             raise ValueError(f"two images, or one and the list of classes, would share {shared[0]}.*: rename one")
-        if kind == "txt":
-            for path in images.values():
-                _txt_line(path, np.zeros((0, 4)), np.zeros(0, int))
-        if kind == "voc":
-            for name in (*images, *classes):
-                if NOT_IN_XML.search(name):
-                    raise ValueError(f"XML cannot hold the name {name!r}: rename it, or choose another kind of labels=")
 
     def require_replaceable(self, folder: Path) -> None:
         """Raises ConfigError if a folder has the file of all images, or label files of other classes."""
@@ -100,9 +90,7 @@ class LabelFiles:
 
     def add(self, folder: Path, image: Labeled) -> None:
         """Writes the label file of an image to `folder`, or keeps the image for the file of all images."""
-        is_next_to = os.path.abspath(image.path) == os.path.abspath(folder.parent / "images" / image.name)
         if not self.takes(image.boxes):
-            self.can_train &= not is_next_to  # there, it would be a background image without a label file
             return
         self.count += 1
         if self.negatives:
@@ -110,20 +98,19 @@ class LabelFiles:
         if self.kind in ONE_FILE:
             self.images.append(image)
             return
-        self.can_train &= is_next_to
-        text = (
-            voc_text(image, self.classes) if self.kind == "voc" else yolo_text(image.boxes, image.labels, *image.size)
-        )
+        if self.kind == "voc":
+            text = voc_text(image, self.classes)
+        else:
+            text = yolo_text(image.boxes, image.labels, *image.size)
         self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
         texts = {"classes.txt": class_text(self.classes)}
-        if self.can_train:
+        if self.kind == "yolo" and (folder.parent / "images").is_dir():
             texts["data.yaml"] = yaml_text(self.classes)
         elif self.kind == "txt":
-            lines = [_txt_line(image.path, image.boxes, image.labels) for image in self.images]
-            texts[ONE_FILE["txt"]] = "".join(f"{line}\n" for line in lines)
+            texts[ONE_FILE["txt"]] = txt_text(self.images)
         elif self.kind == "coco":
             texts[ONE_FILE["coco"]] = _json(coco_contents(self.images, self.classes))
         elif self.kind == "labelstudio":
@@ -148,10 +135,8 @@ class LabelFiles:
             lines.append(
                 f"left alone in {folder}: {amount(self.kept, 'file')} that existed; overwrite=true replaces them"
             )
-        if self.negatives and self.count:
+        if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
-        elif self.negatives:
-            lines.append(f"no background images in {folder}: nothing was detected; a lower confidence= may find some")
         return lines
 
 
@@ -171,8 +156,13 @@ def add_children(parent: ET.Element, **texts: Any) -> None:
         ET.SubElement(parent, tag).text = str(text)
 
 
-def _txt_line(path: str, boxes: np.ndarray, labels: np.ndarray) -> str:
-    return annotation_line(os.path.abspath(path), boxes, labels, np.zeros(len(boxes), int))
+def txt_text(images: Sequence[Labeled]) -> str:
+    """Returns an annotation file. Raises DataError for a path that it cannot hold."""
+    lines = []
+    for image in images:
+        is_crowd = np.zeros(len(image.boxes), int)
+        lines.append(annotation_line(os.path.abspath(image.path), image.boxes, image.labels, is_crowd) + "\n")
+    return "".join(lines)
 
 
 def yolo_text(boxes: np.ndarray, labels: Sequence[int] | np.ndarray, width: int, height: int) -> str:

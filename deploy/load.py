@@ -14,7 +14,7 @@ from utils.config import is_weights
 from utils.file_checks import fitting
 from utils.remote import is_address
 from utils.remote_cache import local_file
-from utils.text import check_class_names
+from utils.text import brief, check_class_names
 from utils.value_range import ValueRange
 
 OFFICIAL = ("coco", "objects365")  # weights to download
@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
     name: str  # of the model, such as yolox_s
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
-    value_range: ValueRange | None = None  # of the 16-bit images of the training
+    value_range: ValueRange | None = None  # of the 16-bit images of the training run
     note: str = ""  # which file was taken, if the caller named none
 
 
@@ -69,7 +69,7 @@ def load(
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
     Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
     for COCO's, weights of 365 classes for Objects365's. `classes` picks some of these classes, or names the classes of other
-    weights. `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    weights. `image_size=None` is the size in training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
     if not path and not model:
@@ -89,11 +89,8 @@ def load(
         loaded = _load_checkpoint(path)
     check_class_names(loaded.classes, str(path))
     if model not in (None, loaded.name) or (classes is not None and tuple(classes) != loaded.classes):
-        some = ", ".join(loaded.classes[:5])
-        if len(loaded.classes) > 5:
-            some += ", ..."
         raise ValueError(
-            f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=; "
+            f"{path} is a {loaded.name} with the classes {brief(', '.join(loaded.classes))}: leave out model= and classes=; "
             f"only= of predict.py detects some of the classes"
         )
     return loaded._replace(note=note, image_size=nets.check_size(image_size or loaded.image_size))
@@ -105,7 +102,7 @@ def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
     about = network.about
     value_range = about.get("value_range")
     return Loaded(
-        network,
+        network,  # type: ignore[arg-type]  # it has the methods that prediction and evaluation need
         classes=tuple(about["classes"]),
         image_size=tuple(about["image_size"]),
         config={},
@@ -121,7 +118,7 @@ def _load_checkpoint(path: Path) -> Loaded:
     """Loads best.pt, last.pt or another checkpoint of train.py."""
     contents = checkpoint.load(path, "prediction")
     names = tuple(contents["classes"])
-    # Addresses of the training's data are asked only if the user names them: a file may come from anybody.
+    # Addresses of training data are asked only if the user names them: a file may come from anybody.
     config = {name: value for name, value in contents["config"].items() if name not in DATA or "://" not in str(value)}
     with fitting(path):
         network = nets.build(config["model"], len(names), contents["model"])

@@ -91,7 +91,7 @@ class Detector:
         return Result(boxes, scores[real], labels[real], tuple(self.classes[label] for label in labels[real]))
 
     def read(self, path):
-        """Reads an image file -> uint8 [H, W, 3] BGR. The values of 16-bit files are scaled as in the training."""
+        """Reads an image file -> uint8 [H, W, 3] BGR. The values of 16-bit files are scaled as in training."""
         low, high = self.about["value_range"] or (0, 65535)
         flags = cv2.IMREAD_COLOR
         if high - low < 65535:

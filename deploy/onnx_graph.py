@@ -1,5 +1,6 @@
 """What an exported file computes: a model with its pre- and post-processing, in operators that ONNX has."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +31,7 @@ def _(boxes: Tensor, scores: Tensor, nms_iou: Tensor, max_detections: int) -> Te
     return boxes.new_empty(boxes.shape[:2])
 
 
-def suppress_in_onnx(boxes, scores, nms_iou, max_detections: int):
+def suppress_in_onnx(boxes, scores, nms_iou, max_detections):
     """Builds `suppress` from operators of ONNX."""
     from onnxscript import opset18 as op
 
@@ -54,7 +55,10 @@ def product_in_onnx(matrix, vector):
     return op.ReduceSum(op.Mul(matrix, vector), op.Constant(value_ints=[-1]), keepdims=0)
 
 
-TRANSLATIONS = {torch.ops.thaw.suppress.default: suppress_in_onnx, torch.ops.aten.matmul.default: product_in_onnx}
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.thaw.suppress.default: suppress_in_onnx,
+    torch.ops.aten.matmul.default: product_in_onnx,
+}
 
 
 class DetectionGraph(nn.Module):
@@ -74,8 +78,9 @@ class DetectionGraph(nn.Module):
         best first. After the last detection, boxes and scores are 0 and labels -1. With n heads, N is n * max_detections."""
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
         heads = []
+        size = images.shape[2], images.shape[3]
         for part in self.model.parts(self.model(images)):
-            boxes, scores, labels = part.model.decode(part.predictions, tuple(images.shape[-2:]))
+            boxes, scores, labels = part.model.decode(part.predictions, size)
             boxes, scores, labels = self.detections(boxes, scores, labels, part.num_classes, confidence, nms_iou)
             heads.append((boxes, scores, labels + part.first_class))
         boxes, scores, labels = heads[0]
@@ -152,25 +157,23 @@ def write(
     height, width = about["image_size"]
     if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
         height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
+    images = torch.zeros(batch_size or 2, 3, height, width)
     if uint8_input:
-        images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
-    else:
-        images = torch.zeros(batch_size or 2, 3, height, width)
+        images = images.permute(0, 2, 3, 1).to(torch.uint8).contiguous()
+    dynamic = dynamic_dimensions(batch_size == 0, about["dynamic_size"], uint8_input)
     program = torch.onnx.export(
         graph.eval(),
         (images, *(torch.tensor([value]) for value in limits.values())),
         input_names=["images", *limits],
         output_names=list(graph.outputs),
-        dynamic_shapes=(
-            dynamic_dimensions(batch_size == 0, about["dynamic_size"], uint8_input),
-            *(None for _ in limits),
-        ),
+        dynamic_shapes=(dynamic, *(None for _ in limits)),
         opset_version=OPSET,
         custom_translation_table=TRANSLATIONS,
         dynamo=True,
         optimize=True,
         verbose=False,
     )
+    assert program is not None  # as it is with dynamo=True
     onnx.save(add_metadata(program.model_proto, limits, about), file)
 
 

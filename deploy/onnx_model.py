@@ -22,16 +22,10 @@ REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letter
 class OnnxModel:
     """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
 
-    `about` is the metadata of the file (docs/exported_file.md). `decoder` decodes raw outputs, and may be given for a test of the
-    file; otherwise it is built without memory for its weights. Raises ValueError if the file does not accept `image_size`.
+    `about` is the metadata of the file (docs/exported_file.md). Raises ValueError if the file does not accept `image_size`.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        decoder: nets.DetectionModel | None = None,
-        image_size: tuple[int, int] | None = None,
-    ):
+    def __init__(self, path: str | Path, image_size: tuple[int, int] | None = None):
         self.path, self._session = Path(path), _open(Path(path))
         self._input = self._session.get_inputs()[0]
         self.about = _about(self.path, self._session.get_modelmeta().custom_metadata_map)
@@ -41,7 +35,7 @@ class OnnxModel:
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
-                self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.added_counts)
+                self._decoder = nets.build(self.about["model"], self.num_classes, added=self.added_counts)
         height, width = self.about["image_size"]
         if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
             only = f"image_size={height},{width} only"
@@ -95,10 +89,8 @@ class OnnxModel:
         heads, first = [], 0
         for count in self.counts:  # the limit counts for each head, as in DetectionModel.detections
             chosen = keep & (labels >= first) & (labels < first + count)
-            images = []
-            for number, rows in enumerate(chosen):
-                images.append(Detections(*(field[number][rows][:max_detections] for field in (boxes, scores, labels))))
-            heads.append(images)
+            images = [(boxes[i, rows], scores[i, rows], labels[i, rows]) for i, rows in enumerate(chosen)]
+            heads.append([Detections(*(field[:max_detections] for field in image)) for image in images])
             first += count
         return joined(heads)
 
@@ -168,17 +160,14 @@ def _open(path: Path):
 
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
     """Reads the metadata of a file. Raises CheckpointError if export.py did not write it, or if a value is wrong."""
-    if written.get("version", str(VERSION)) != str(VERSION):
-        raise CheckpointError(
-            f"{path} has version {ascii(written['version'][:20])[1:-1]}, supported is {VERSION}: export it again"
-        )
     if missing := [name for name in REQUIRED if name not in written]:
         raise CheckpointError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
     try:
         about = {name: json.loads(value) for name, value in written.items()}
     except (ValueError, RecursionError) as error:
-        why = first_line(error)
-        raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
+        raise CheckpointError(f"{path} has metadata that are not JSON: export it again") from error
+    if about["version"] != VERSION:
+        raise CheckpointError(f"{path} has another version than {VERSION}: export it again")
     return validated(about, path, "onnx")
 
 

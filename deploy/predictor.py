@@ -1,6 +1,5 @@
 """Predicts images and videos, and writes the results while the network predicts the next images."""
 
-import errno
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -138,18 +137,12 @@ class Predictor:
 
         def finish(found: tuple[SourceImage, Result]) -> np.ndarray:
             image, result = found
-            drawn = image.pixels
-            try:
-                self.results.add(image.pixels, result, image.name, image.path, image.frame)
-                if self.save or self.show:
-                    drawn = result.draw()
-                if self.save:
-                    write(image.name, drawn)
-            except (OSError, ValueError) as error:  # a name that a suffix makes too long, a format that is not written
-                is_of_disk = isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG
-                if image.frame is not None or is_of_disk:
-                    raise
-                self.results.unread.append(f"{image.path}: detected, but not drawn ({error})")
+            self.results.add(image.pixels, result, image.name, image.path, image.frame)
+            if not (self.save or self.show):
+                return image.pixels
+            drawn = result.draw()
+            if self.save:
+                write(image.name, drawn)
             return drawn
 
         with bar, closing(prefetch(finish, detected(), 0 if self.show else BEHIND)) as finished:

@@ -28,7 +28,7 @@ class Result:
     path: str | None = None  # of the image file; None for an array
     pixels: np.ndarray | None = field(default=None, repr=False)  # uint8 [H, W, 3] BGR; None: they are in the file
     tracks: np.ndarray | None = None  # int64 [n] numbers of the objects in a video, -1: none yet; None: not tracked
-    value_range: ValueRange | None = field(default=None, repr=False)  # of a 16-bit file, as the training read it
+    value_range: ValueRange | None = field(default=None, repr=False)  # of a 16-bit file, as in training
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -8,17 +8,12 @@ from datasets.formats.options import options_of
 from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy.detector import Detector
-from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
-from deploy.inputs import is_image_address, is_live, is_stream, is_web_address, kinds_in, name_of
+from deploy.inputs import Files, files_of, is_image_address, is_live, is_stream, is_web_address, name_of
 from utils.config import ConfigError
 from utils.images import IMAGE_SUFFIXES
 from utils.remote_cache import local_source
 from utils.text import brief
 
-FIXES = {
-    UNREAD: "in a format that is not read: convert it to JPEG or PNG",
-    MISNAMED: "an image or a video with the suffix of other files, not read: rename it",
-}
 EXAMPLES = 16  # number of validation images if there is no source
 
 
@@ -33,12 +28,12 @@ class Sources(NamedTuple):
 def find_sources(source: str | list[str], output: str | None) -> Sources:
     """Finds what a source has to predict: a stream, or images and videos. `source`: what the user gave, or paths of images."""
     if not isinstance(source, str):
-        return find_files(dict.fromkeys(source, IMAGE), str(source), output)
+        return name_files(Files(source, [], []), str(source), output)
     source = local_source(source)
     if is_image_address(source):
         return Sources({name_of(source): source}, {}, [])
     if not is_stream(source):
-        return find_files(kinds_in(source), source, output)
+        return name_files(files_of(source), source, output)
     if not is_live(source):
         require_other_folder(output, Path(source).parent)
         name = Path(source).name
@@ -47,25 +42,27 @@ def find_sources(source: str | list[str], output: str | None) -> Sources:
     return Sources({}, {name: source}, [])
 
 
-def find_files(kinds: dict[str, str], source: str, output: str | None) -> Sources:
-    """Sorts files by their kind. Names contain the folders that tell equal file names apart.
+def name_files(files: Files, source: str, output: str | None) -> Sources:
+    """Names the images and videos of a source. Names contain the folders that tell equal file names apart.
 
-    `kinds`: path -> kind of `deploy.file_kinds`, of `source`. Raises ValueError if there is no image and no video.
+    Results of an earlier run in `output` are left out. Raises ValueError if there is no image and no video.
     """
     root = source
-    if kinds and not os.path.isdir(source):
-        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in kinds])
+    paths = [*files.images, *files.videos]
+    if paths and not os.path.isdir(source):
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     require_other_folder(output, root)
-    if output and Path(root).resolve() in Path(output).resolve().parents:  # skips the results of an earlier run
-        target = Path(output).resolve()
-        kinds = {path: kind for path, kind in kinds.items() if target not in Path(path).resolve().parents}
-    images = {os.path.relpath(path, root): path for path, kind in kinds.items() if kind == IMAGE}
-    videos = {os.path.relpath(path, root): path for path, kind in kinds.items() if kind == VIDEO}
-    unread = [f"{path}: {FIXES[kind]}" for path, kind in kinds.items() if kind in FIXES]
-    if not images and not videos:
+    target = Path(output).resolve() if output else None
+    if target and Path(root).resolve() in target.parents:
+        earlier = {path for some in files for path in some if target in Path(path).resolve().parents}
+        files = Files(*[[path for path in some if path not in earlier] for some in files])
+    unread = [f"{path}: in a format that is not read: convert it to JPEG or PNG" for path in files.unread]
+    if not files.images and not files.videos:
         known = " ".join(IMAGE_SUFFIXES)
         error = f"source={brief(source)}: no images there (current folder: {os.getcwd()}; known suffixes: {known})"
         raise ValueError("\n".join([error, *unread[:10]]))
+    images = {os.path.relpath(path, root): path for path in files.images}
+    videos = {os.path.relpath(path, root): path for path in files.videos}
     return Sources(images, videos, unread)
 
 
@@ -90,7 +87,7 @@ def label_images(sources: Sources) -> dict[str, str]:
 
 
 def validation_images(detector: Detector) -> list[str]:
-    """Returns paths of validation images of the training, evenly spaced over all."""
+    """Returns paths of validation images of the training run, evenly spaced over all."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
     data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))

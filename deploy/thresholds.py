@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import brief, first_names
+from utils.text import brief
 
 
 def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
@@ -50,28 +50,18 @@ def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | 
 def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
     """Explains the confidence threshold in use, or those of the classes, for the console: which, why, and how to change it."""
     if isinstance(threshold, Tensor):
-        return _text_of_classes(loaded, threshold.tolist())
+        rows = sorted(zip(threshold.tolist(), loaded.classes, strict=True))
+        (low, lowest), (high, highest) = rows[0], rows[-1]
+        return (
+            f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
+        )
     if loaded.path.suffix == ".onnx":
         why = "the default of the exported file"
     elif loaded.measured:
-        why = "the best mean F1 of the classes on the validation data of this training"
+        why = "the best mean F1 of the classes on the validation data of this run"
     else:
         why = "the default for files without the best F1 of a validation"
     text = f"confidence {threshold:g}: {why}. A lower one, as confidence={threshold / 2:.2g}, detects more, with more errors"
     if loaded.thresholds:
         text += "; confidence=per_class takes the best one of each class"
     return text
-
-
-def _text_of_classes(loaded: Loaded, thresholds: list[float]) -> str:
-    """Explains the thresholds of all classes."""
-    rows = sorted(zip(thresholds, loaded.classes, strict=True))
-    (low, lowest), (high, highest) = rows[0], rows[-1]
-    text = f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
-    if others := [name for name in loaded.classes if name not in loaded.thresholds]:
-        text += (
-            f"; the common {loaded.confidence:g} for classes without a correct detection there {first_names(others)}"
-        )
-    return (
-        f"{text}. A number, as confidence={low / 2:.2g}, is for all classes; a lower one detects more, with more errors"
-    )

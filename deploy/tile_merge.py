@@ -32,7 +32,8 @@ def merge(
     order = np.lexsort((*windows[tiles].T, *boxes.T, labels, -scores.astype(np.float64)))
     first = 4 * max_detections
     while True:
-        chosen, found = order[:first], []
+        chosen = order[:first]
+        found: list[tuple[np.ndarray, float, int]] = []
         for group in np.unique(groups[chosen]):
             rows = chosen[groups[chosen] == group]
             found += _objects(boxes[rows], scores[rows], labels[rows], tiles[rows], windows, nms_iou)
@@ -83,7 +84,7 @@ def _near(
     boxes: np.ndarray, places: np.ndarray, cut: np.ndarray, tiles: np.ndarray, nms_iou: float
 ) -> list[np.ndarray]:
     """Returns for each detection the indices of those in other tiles that are of the same object."""
-    near = []
+    near: list[np.ndarray] = []
     for first in range(0, len(boxes), BLOCK):
         rows = slice(first, first + BLOCK)
         same = _are_same(boxes[rows, None], places[rows, None], boxes, places, cut, nms_iou)

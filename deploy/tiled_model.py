@@ -1,7 +1,8 @@
 """Evaluation with tiles: the windows of each image as a data set, and a model that merges their detections."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from utils.images import letterbox
 
 
 class TiledModel(nn.Module):
-    """Wraps a model for `evaluate`: takes batches of the windows of images, and returns the merged detections per image."""
+    """Wraps a model for `evaluate`: takes all windows of an image as a batch, and merges their detections."""
 
     def __init__(self, model: Any, tiles: Tiles, batch_size: int):
         super().__init__()
@@ -26,30 +27,19 @@ class TiledModel(nn.Module):
     def detections(
         self, images: Tensor, image_size: tuple[int, int], transforms: Tensor, **limits: Any
     ) -> list[Detections]:
-        """Detects objects in windows -> Detections per window: all of an image in its first window, none in the others."""
-        found: list[Detections] = []
+        """Detects objects in the windows of an image -> Detections per window: all in the first window, none in the others."""
+        found: list[list[np.ndarray]] = []
         for batch, transform in zip(images.split(self.batch_size), transforms.split(self.batch_size), strict=True):
-            found += on_cpu(self.model.detections(self.model(batch), image_size, transform, **limits))
-        first, sizes = 0, transforms[:, :2].int().tolist()
-        while first < len(found):
-            windows = self.tiles.windows(*sizes[first])
-            parts = [[x.numpy() for x in window] for window in found[first : first + len(windows)]]
-            found[first] = Detections(*map(torch.from_numpy, merged(parts, windows, limits)))
-            rest = range(first + 1, first + len(windows))
-            for row in rest:
-                found[row] = Detections(*(x[:0] for x in found[row]))
-            first = rest.stop
-        return found
+            windows = self.model.detections(self.model(batch), image_size, transform, **limits)
+            found += [[field.cpu().numpy() for field in window] for window in windows]
+        width, height = transforms[0, :2].int().tolist()
+        boxes, scores, labels = map(torch.from_numpy, merged(found, self.tiles.windows(width, height), limits))
+        nothing = Detections(boxes[:0], scores[:0], labels[:0])
+        return [Detections(boxes, scores, labels), *[nothing] * (len(found) - 1)]
 
 
-def on_cpu(detections: list[Detections]) -> list[Detections]:
-    """Copies detections to the CPU, with one transfer per field instead of one per window."""
-    counts = [len(window.scores) for window in detections]
-    fields = (torch.cat(field).cpu().split(counts) for field in zip(*detections, strict=True))
-    return [Detections(*window) for window in zip(*fields, strict=True)]
-
-
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """A window of an image at the size of the network's input, with the fields of a sample that `collate` needs."""
 
     image: np.ndarray  # uint8 [H, W, 3] BGR
@@ -81,20 +71,10 @@ class TiledDataset(torch.utils.data.Dataset):
 def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> tuple[TiledModel, Any]:
     """Returns the model and the loader of an evaluation with tiles, made from the model and the loader without tiles.
 
-    A batch holds at most as many windows as it held images, or all windows of one image. If no image has tiles, the batches
-    stay as they were.
+    A batch holds all windows of an image.
     """
     tiles, batch_size = for_detection(tile, overlap), loader.batch_sampler.batch_size
-    batches: list[list[Any]] = []
-    room = 0
-    for key in (key for batch in loader.batch_sampler for key in batch):
-        height, width = loader.dataset.annotations.sizes[key.index].tolist()
-        count = len(tiles.windows(width, height))
-        if count > room:
-            batches.append([])
-            room = batch_size
-        batches[-1].append(key)
-        room -= count
+    batches = [[key] for batch in loader.batch_sampler for key in batch]
     options = ("num_workers", "collate_fn", "pin_memory", "persistent_workers", "worker_init_fn")
     kept = {name: getattr(loader, name) for name in options}
     windows = type(loader)(TiledDataset(loader.dataset, tiles), batch_sampler=batches, **kept)

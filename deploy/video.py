@@ -9,17 +9,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from deploy.inputs import path_of
-from utils.images import IMAGE_SUFFIXES, prefetch
+from utils.images import prefetch
 from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 AHEAD = 8  # frames that are read ahead of the network
-TRIES = 10_000  # reads that may fail in a row: at the end of a video, a read that fails takes microseconds
-INDEXED = {".mp4", ".m4v", ".mov"}  # reading a damaged frame of these fails: their index has the place of every frame
-COUNTED = {".avi"}  # these announce the exact number of frames
-MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
 
 
 class Video:
@@ -35,53 +30,37 @@ class Video:
         self.length = length if length > 0 else None
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25
         self.count = 0  # frames that were read
-        self.damaged = 0  # frames that cannot be read, although later ones can
-        self.elapsed = 0  # frames that fit into the time up to the end of the last one that was read
 
     def frames(self, ahead: int) -> Generator[np.ndarray]:
         """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `ahead` frames in advance.
 
-        Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
+        A frame that cannot be read ends the video. It is released at its end or when the iterator is closed.
         """
-        failed = 0
-
-        def read(_) -> tuple[bool, np.ndarray, float]:
-            return *self._capture.read(), self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-
         try:
-            with closing(prefetch(read, itertools.count(), ahead)) as reads:
-                for complete, frame, seconds in reads:
-                    if complete:
-                        self.count, self.damaged, failed = self.count + 1, self.damaged + failed, 0
-                        self.elapsed = round(seconds * self.rate) + 1
-                        yield frame
-                        continue
-                    failed += 1
-                    if failed > TRIES or self.count + self.damaged + failed > (self.length or 0):
+            with closing(prefetch(lambda _: self._capture.read(), itertools.count(), ahead)) as reads:
+                for complete, frame in reads:
+                    if not complete:
                         return
+                    self.count += 1
+                    yield frame
         finally:
             self._capture.release()
 
     def check(self) -> str:
         """Returns a warning if the file announces more frames than were read, "" otherwise.
 
-        Raises ValueError if no frame was read, if some are damaged, or if more than the last second is missing: the length of
-        a container may be the length of the sound.
+        Raises ValueError if no frame was read, or if more than the last second is missing: the length of a container may be
+        the length of the sound.
         """
+        shown = brief(without_keys(self.source))
         if not self.count:
-            raise ValueError(
-                f"source={brief(without_keys(self.source))}: no frame could be read; {fix_of(self.source)}"
-            )
+            raise ValueError(f"source={shown}: no frame could be read; {fix_of(self.source)}")
         if self.length is None or self.count >= self.length:
             return ""
-        suffix = Path(self.source).suffix.lower()
-        has_gap = suffix not in INDEXED and self.elapsed - self.count > 1  # one frame more or less is rounding
-        lost = f"{without_keys(self.source)}: {self.count:,} of {self.length:,} frames were read"
-        if self.damaged or has_gap or suffix in COUNTED or self.length - self.count > self.rate:
+        lost = f"{shown}: {self.count:,} of {self.length:,} frames were read"
+        if self.length - self.count > self.rate:
             fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
-            raise ValueError(
-                f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}"
-            )
+            raise ValueError(f"{lost}: the file is damaged or cut off. Their results are kept; {fix}")
         return f"WARNING: {lost}: its end may be damaged"
 
 
@@ -91,10 +70,8 @@ def _open(source: str) -> cv2.VideoCapture:
     is_camera = source.isdecimal() and not is_file
     if not (is_camera or is_address or is_file):
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
-    if is_camera and int(source) > MAX_CAMERA:
-        raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
     set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
-    level = set_log_level(0)  # silent: OpenCV prints a page about what the error below has in a line
+    level = set_log_level(0)  # OpenCV would print a page about what the error below has in a line
     try:
         capture = cv2.VideoCapture(int(source) if is_camera else source)
     finally:
@@ -107,8 +84,6 @@ def _open(source: str) -> cv2.VideoCapture:
 def fix_of(source: str) -> str:
     """Returns what to do about a source that cannot be opened, or has no frame."""
     if "://" in source:
-        if path_of(source).suffix.lower() in IMAGE_SUFFIXES:
-            return "download the image first, and give its file"
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):
         return "connect the camera, end other programs that use it, or give the number of another one"

@@ -76,11 +76,10 @@ class Results:
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
         self.crops, self.labels = crops, labels
-        self.crop_folders = crop_folders(classes)
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
-        self.track_classes: dict[tuple[str, int], str] = {}  # video and number of a track -> its first class
+        self.tracks: set[tuple[str, int]] = set()  # videos and the numbers of the tracks in them
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.images, self.begin = 0, time.perf_counter()
 
@@ -145,7 +144,7 @@ class Results:
         with open(path, mode, encoding="utf-8") as file:
             for entry in entries:
                 if entry["track_id"] >= 0:
-                    self.track_classes.setdefault((name, entry["track_id"]), entry["class"])
+                    self.tracks.add((name, entry["track_id"]))
                     left, top, width, height = entry["bbox"]
                     place = f"{left:.2f},{top:.2f},{width:.2f},{height:.2f}"
                     file.write(f"{frame + 1},{entry['track_id']},{place},{entry['score']:.4f},-1,-1,-1\n")
@@ -153,7 +152,7 @@ class Results:
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
-            folder = self.crop_folders[label]
+            folder = folder_name(self.classes[label])
             write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
@@ -167,12 +166,12 @@ class Results:
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
         lines = [speed, f"detected: {self._counts()}"]
         if self.tracked:
-            lines.append(f"tracked: {self._track_counts()}")
+            lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:
             lines += self.labels.summary(self.folder / "labels", self.images)
         lines.append(str(self.folder))
         if self.unread:
-            failed = f"{amount(len(self.unread), 'image')} could not be read or written:"
+            failed = f"{amount(len(self.unread), 'image')} could not be read:"
             lines = [failed, *first_of(self.unread, SHOWN), *lines]
         return "\n".join(lines)
 
@@ -184,12 +183,6 @@ class Results:
         if len(self.counts) > SHOWN:
             counts.append("...")
         return ", ".join(counts) or "nothing"
-
-    def _track_counts(self) -> str:
-        """Returns the number of tracks, and of the most frequent classes: a track counts for the class it began with."""
-        counts = Counter(self.track_classes.values())
-        named = ", ".join(f"{count:,} {name}" for name, count in counts.most_common(SHOWN))
-        return f"{amount(len(self.track_classes), 'object')} ({named or 'none'})"
 
 
 def image_name(name: str, others: Collection[str] = ()) -> str:
@@ -212,11 +205,7 @@ def _output_name(name: str, writable: Collection[str], suffix: str, others: Coll
     return output
 
 
-def crop_folders(classes: Sequence[str]) -> list[str]:
-    """Returns the name of the folder for the crops of each class; names that become equal end with the class number."""
-    names = []
-    for name in classes:
-        name = "".join("_" if character in '/\\:*?"<>|' else character for character in name)
-        names.append(name.strip(" .") or "_")  # ".." would lead out of the output folder
-    counts = Counter(map(str.lower, names))  # some file systems ignore the case
-    return [f"{name}_{label}" if counts[name.lower()] > 1 else name for label, name in enumerate(names)]
+def folder_name(class_name: str) -> str:
+    """Returns the name of the folder for the crops of a class."""
+    name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
+    return name.strip(" .") or "_"  # ".." would lead out of the output folder

@@ -46,7 +46,7 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     lines = class_table(metrics["per_class"], dict(zip(data.classes, data.images_per_class().tolist(), strict=True)))
     lines += old_and_new(metrics["per_class"], model.first_class)
     settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data)}
-    settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS, "multi_label": False}
+    settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS}
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}

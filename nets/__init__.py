@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from nets import official_names, picodet, ppyoloe, pretrained, yolov9, yolox
@@ -376,7 +375,7 @@ def check_size(size: tuple[int, int]) -> tuple[int, int]:
     return size
 
 
-def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[torch.nn.Module, tuple[str, ...]]:
+def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[DetectionModel, tuple[str, ...]]:
     """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError.
 
     Returns the model and its classes.

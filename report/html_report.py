@@ -139,7 +139,7 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
     """Returns what was evaluated, and how."""
     settings = metrics["settings"]
     height, width = settings["image_size"]
-    limits = ["confidence", "nms_iou", "max_detections", "multi_label"]
+    limits = ["confidence", "nms_iou", "max_detections"]
     limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
     facts = {
         "checkpoint": settings["checkpoint"],

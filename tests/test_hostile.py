@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import time
 
 import pytest
@@ -11,7 +10,6 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import read
-from tools.convert import convert
 from utils.files import files_under
 from utils.images import images_under
 
@@ -100,41 +98,3 @@ def test_control_characters_never_reach_the_terminal(tmp_path):
     region = {"shape_attributes": {"name": "a\x1b[31m\r"}, "region_attributes": {"class": "cat"}}
     found = read(str(text(tmp_path / "via.json", {"k": {"filename": "a.png", "regions": [region]}})), "train")
     assert "\x1b" not in "".join(found.notes) and "left out: 1" in "".join(found.notes)
-
-
-@pytest.mark.parametrize("kind", ["yolo", "lost"])
-def test_a_line_end_in_a_file_name_does_not_break_the_message(tmp_path, kind):
-    name = "a\nb"
-    text(tmp_path / "classes.txt", "cat\n")
-    for stem in ("c", name):
-        text(tmp_path / f"{stem}.txt", "0 .5 .5 .1 .1\n")
-    paint(tmp_path / "c.png")
-    if kind == "yolo":
-        paint(tmp_path / f"{name}.png")
-        with refused(DataError, r"a\nb.png'") as caught:
-            read(str(tmp_path), "train")
-        assert len(str(caught.value).splitlines()) == 2  # a title, and one problem
-        return
-    notes = read(str(tmp_path), "train").notes
-    assert any("a\\nb" in note for note in notes) and not any("\n" in note for note in notes)
-
-
-def test_a_full_disk_leaves_no_part_of_a_converted_data_set(tmp_path):
-    """A limit of the size of files, between the sizes of the parts, stands for the full disk."""
-    lines = []
-    for i in range(12):
-        paint(tmp_path / f"{i}.png", 40 + i)
-        lines.append(f"{i}.png {' '.join(['1.25,2.25,30.5,15.75,0'] * 20)}\n")
-    text(tmp_path / "classes.txt", "cat\n")
-    source = text(tmp_path / "train.txt", "".join(lines))
-    (tmp_path / "out").mkdir()
-    read(str(source), "train")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    convert(str(source), str(tmp_path / "first" / "data.json"))  # the sizes of the images are in the cache from here on
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-    try:
-        with pytest.raises(OSError):
-            convert(str(source), str(tmp_path / "out" / "data.txt"), split=(0.1, 0.9))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list((tmp_path / "out").iterdir()) == []

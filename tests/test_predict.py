@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from files import names_in, write_noise
 from lively import tiny_checkpoint
-from PIL import Image
 from refused import mentions, refused, told
 
 import evaluate
 import predict
-from datasets.formats.read import read
 from deploy import predictor, sources, speed, video
 from deploy.detector import Detector
 from deploy.inputs import is_source
@@ -64,13 +62,6 @@ def test_same_names_in_two_folders_and_with_two_endings_stay_apart(weights, tmp_
     assert len({(tmp_path / "out" / name).read_bytes() for name in names}) == len(names)
 
 
-def test_pattern_over_two_folders_keeps_the_folders(weights, tmp_path):
-    for seed, name in enumerate(["x/a.jpg", "y/a.jpg", "y/b.txt"]):
-        write_noise(tmp_path / "in" / name, seed)
-    run(weights, tmp_path / "in/*/*", tmp_path / "out")
-    assert names_in(tmp_path / "out") == ["detections.json", "x/a.jpg", "y/a.jpg"]
-
-
 def test_no_drawn_image_replaces_another(weights, tmp_path):
     names = ["a.gif", "a.gif.png", "a.gif.png.png", "b.png", "b.png.jpg"]
     for seed, name in enumerate(names):
@@ -101,25 +92,11 @@ def test_a_source_video_is_never_overwritten(weights, film, tmp_path):
     assert film.read_bytes() == before and names_in(tmp_path).count("detections.json") == 0
 
 
-def test_results_may_be_above_the_source_folder(weights, tmp_path):
-    write_noise(tmp_path / "data/images/a.png")
-    run(weights, tmp_path / "data/images", tmp_path / "data")
-    assert names_in(tmp_path / "data") == ["a.png", "detections.json", "images/a.png"]
-
-
 def test_results_inside_the_source_folder_are_not_predicted_again(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     for _ in range(2):
         run(weights, tmp_path / "in", tmp_path / "in/out")
     assert names_in(tmp_path / "in") == ["a.png", "out/a.png", "out/detections.json"]
-
-
-def test_without_output_every_run_has_a_new_folder(weights, tmp_path, monkeypatch):
-    write_noise(tmp_path / "in/a.png")
-    monkeypatch.chdir(tmp_path)
-    folders = [run(weights, tmp_path / "in", None) for _ in range(2)]
-    assert len(set(folders)) == 2 and all((folder / "a.png").exists() for folder in folders)
-    assert folders[0].parent == Path("runs") and folders[0].name.startswith("predict-")
 
 
 def test_predict_equals_evaluate(weights, painted, tmp_path):
@@ -167,6 +144,7 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
 def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "runs/mask-2026-11-25-1/best.pt")
+    (tmp_path / "runs/mask-2026-11-25-1/environment.json").touch()
     write_noise(tmp_path / "a.png")
     words = {"checkpoint": is_checkpoint, "source": is_source}
     assert override(Config(), ["mask", "a.png"], words) == Config(checkpoint="mask", source="a.png")
@@ -174,17 +152,8 @@ def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_pat
         override(Config(), ["masc", "a.png"], words)
     (tmp_path / "mask").mkdir()
     assert override(Config(), ["mask"], words) == Config(source="mask")
-    with refused(ConfigError, "'a.png'", "source=mask", "source=a.png"):
+    with refused(ConfigError, "source=a.png", "mask"):
         override(Config(), ["mask", "a.png"], words)
-
-
-def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
-    write_noise(tmp_path / "in/a.png")
-    run(weights, tmp_path / "in/a.png", tmp_path / "out", crops=True, labels="txt")
-    data = read(str(tmp_path / "out/labels/annotations.txt"), "train")
-    assert data.path(0) == str(tmp_path / "in/a.png") and data.classes == ("red", "blue")
-    crops = [name for name in names_in(tmp_path / "out") if name.startswith("crops/")]
-    assert len(crops) == len(data.boxes) > 0
 
 
 @pytest.fixture
@@ -205,37 +174,23 @@ def test_a_video_is_drawn_frame_by_frame(weights, film, tmp_path):
     assert all(entry["image_id"] == entry["frame"] + 1 and entry["file_name"] == "film.mp4" for entry in detections)
 
 
-@pytest.mark.parametrize("name", ["film", "film.jpg", "film.txt"])
-def test_a_video_is_recognized_by_its_contents(weights, film, tmp_path, name):
-    film.rename(tmp_path / name)
-    run(weights, tmp_path / name, tmp_path / "out", confidence=0.3)
-    assert names_in(tmp_path / "out") == ["detections.json", f"{name}.mp4"]
-    assert {entry["frame"] for entry in entries(tmp_path / "out")} == set(range(5))
-
-
-def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted_or_named(
-    weights, film, tmp_path, capsys
-):
+def test_all_images_and_videos_of_a_folder_are_predicted_and_other_formats_are_named(weights, film, tmp_path, capsys):
     write_noise(tmp_path / "in/a.png")
-    write_noise(tmp_path / "in/misnamed.bak")
     (tmp_path / "in/x").mkdir()
-    for name in ("b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"):
+    for name in ("b.mp4", "x/b.mp4", "d.avi", "d.avi.mp4"):
         (tmp_path / "in" / name).write_bytes(film.read_bytes())
     (tmp_path / "in/damaged.mov").write_bytes(film.read_bytes()[:300])
-    (tmp_path / "in/phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
-    (tmp_path / "in/raw.dng").write_bytes(b"II*\0")
-    (tmp_path / "in/code.ts").write_text("let a = 1")
+    (tmp_path / "in/phone.heic").write_bytes(b"")
+    (tmp_path / "in/notes.txt").write_text("")
     run(weights, tmp_path / "in", tmp_path / "out", confidence=0.3)
-    videos = ["b.mp4", "c.jpg.mp4", "d.avi.mp4", "d.avi.mp4.mp4", "x/b.mp4"]
+    videos = ["b.mp4", "d.avi.mp4", "d.avi.mp4.mp4", "x/b.mp4"]
     assert names_in(tmp_path / "out") == sorted(["a.png", "detections.json", *videos])
     frames = [entry["file_name"] for entry in entries(tmp_path / "out") if entry.get("frame") == 4]
-    assert set(frames) == {"b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"}
-    printed = capsys.readouterr().out
-    told(printed, "damaged.mov", "phone.heic", "raw.dng", "misnamed.bak", "4 images")
-    assert "code.ts" not in printed
+    assert set(frames) == {"b.mp4", "x/b.mp4", "d.avi", "d.avi.mp4"}
+    told(capsys.readouterr().out, "damaged.mov", "phone.heic", "2 images")
 
 
-def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_damage(weights, tmp_path, capsys):
+def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_the_damage(weights, tmp_path, capsys):
     noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     with video.writing(lambda: tmp_path / "film.mp4", 10) as write:
         for number in range(60):
@@ -247,12 +202,12 @@ def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_
     with refused(ValueError, "film.mp4") as caught:
         run(weights, tmp_path / "film.mp4", tmp_path / "out", confidence=0.0, max_detections=1)
     frames = frames_in(tmp_path / "out/film.mp4")
-    assert 30 < len(frames) < 60 and f"{len(frames)} of 60" in str(caught.value)
+    assert 0 < len(frames) < 60 and f"{len(frames)} of 60" in str(caught.value)
     assert [entry["frame"] for entry in entries(tmp_path / "out")] == list(range(len(frames)))
     assert f"{len(frames)} images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "no.mp4", "bad.mp4"])
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1/a.jpg", "x" * 5000, "no.mp4", "bad.mp4"])
 def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
     weights, tmp_path, monkeypatch, capsys, source
 ):
@@ -283,32 +238,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tm
 
 def frames_in(path):
     return list(video.Video(str(path)).frames(0))
-
-
-def test_threads_change_neither_the_video_nor_the_boxes(weights, film, tmp_path, monkeypatch):
-    for name, most in (("threads", 8), ("in turn", 0)):
-        monkeypatch.setattr(video, "AHEAD", most)
-        monkeypatch.setattr(predictor, "BEHIND", most)
-        run(weights, film, tmp_path / name, batch_size=2, confidence=0.3)
-    assert entries(tmp_path / "threads") == entries(tmp_path / "in turn")
-    pairs = zip(*(frames_in(tmp_path / name / "film.mp4") for name in ("threads", "in turn")), strict=True)
-    assert all(np.array_equal(a, b) for a, b in pairs)
-
-
-def test_ctrl_c_in_a_video_keeps_the_frames_and_boxes_before_it(weights, film, tmp_path, monkeypatch, capsys):
-    threads, network, calls = threading.active_count(), Detector.network, []
-
-    def interrupted(self, batch):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return network(self, batch)
-
-    monkeypatch.setattr(Detector, "network", interrupted)
-    run(weights, film, tmp_path / "out", batch_size=1, confidence=0.3)
-    assert "stopped" in capsys.readouterr().out and threading.active_count() == threads
-    assert len(frames_in(tmp_path / "out/film.mp4")) == 3
-    assert {entry["frame"] for entry in entries(tmp_path / "out")} == {0, 1, 2}
 
 
 def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypatch):
@@ -357,22 +286,16 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
 
 
-@pytest.mark.parametrize("kind", ["images", "video"])
-def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film, tmp_path, monkeypatch, capsys, kind):
+def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(speed, "IMAGES", 3)
     write_noise(tmp_path / "in/a.png")
-    before = names_in(tmp_path)
-    source = film if kind == "video" else tmp_path / "in/a.png"
-    assert run(weights, source, None, speed=True, batch_size=1) is None
-    printed = capsys.readouterr().out
-    rows = {
-        line.split()[0]: [float(x) for x in line.split()[1:]] for line in printed.splitlines() if line[-1:].isdigit()
-    }
+    assert run(weights, tmp_path / "in/a.png", None, speed=True, batch_size=1) is None
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line[-1:].isdigit()]
+    rows = {name: float(milliseconds) for name, milliseconds, _ in lines}
     parts = ("decoding", "preprocessing", "network", "post-processing")
-    assert all(rows[part][0] >= 0 for part in parts) and rows["network"][0] > 0.01
-    assert rows["all"][0] == pytest.approx(sum(rows[part][0] for part in parts), abs=0.03)
-    assert names_in(tmp_path) == before
+    assert rows["network"] > 0.01 and rows["all"] == pytest.approx(sum(rows[part] for part in parts), abs=0.03)
+    assert names_in(tmp_path) == ["in/a.png"]
 
 
 def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
@@ -386,15 +309,3 @@ def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
         )
     )
     assert [(entry["class"], entry["category_id"]) for entry in entries(tmp_path / "out")] == [("bear", 23)]
-
-
-def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, tmp_path, capsys):
-    """The drawn image of a PPM has the suffix .png more, and its name then more than 255 bytes."""
-    (tmp_path / "in").mkdir()
-    image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    for name in ("x" * 251 + ".ppm", "y.png"):
-        Image.fromarray(image).save(tmp_path / "in" / name)
-    folder = main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu"))
-    names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
-    assert names == {"x" * 251 + ".ppm", "y.png"} and (folder / "y.png").is_file()
-    told(capsys.readouterr().out, "x" * 251 + ".ppm")

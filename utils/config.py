@@ -161,7 +161,12 @@ def check(cfg: T) -> T:
     return replace(cfg, **values)
 
 
-def require(cfg: Any, minimum: dict[str, float], maximum: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
+def require(
+    cfg: Any,
+    minimum: Mapping[str, float],
+    maximum: Mapping[str, float],
+    choices: Mapping[str, Sequence[str | None]],
+) -> None:
     """Raises ConfigError for a number (or one of a pair) below `minimum` or above `maximum`, and for a word not in `choices`.
 
     The keys are names of constants. A constant that is None or text passes the limits.

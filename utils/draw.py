@@ -51,7 +51,7 @@ def draw_labeled(
 ) -> np.ndarray:
     """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
-    A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. "" has no plate.
+    A text fills a rectangle (plate) above its box, or inside it where the image ends above. "" has no plate.
     `line`: the width of the outlines in pixels, `size`: that of the font; None: by the size of the image.
     """
     image = np.ascontiguousarray(image).copy()
@@ -65,34 +65,18 @@ def draw_labeled(
     corners = np.round(np.clip(boxes, 0, [width - 1, height - 1] * 2)).astype(int).tolist()
     for (x1, y1, x2, y2), color in zip(corners, colors, strict=True):
         cv2.rectangle(image, (x1, y1), (x2, y2), color, line)
-    taken = np.zeros((0, 4), int)  # the last box gets its place first and is painted last
-    plates = []
-    for i in reversed(range(len(texts))):
-        if not texts[i]:
+    plate_height = round(size * 1.35)
+    for (left, top, _, _), text, color in zip(corners, texts, colors, strict=True):
+        if not text:
             continue
-        plate = _place(corners[i], text_width(texts[i], size) + size // 2, round(size * 1.35), line, taken, image.shape)
-        taken = np.vstack([taken, plate])
-        plates.append((i, plate))
-    for i, (x1, y1, x2, y2) in reversed(plates):
-        cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), colors[i], -1)
-        luma = np.dot(colors[i], (0.114, 0.587, 0.299))
+        plate_width = text_width(text, size) + size // 2
+        x = min(max(left - line // 2, 0), max(width - plate_width, 0))
+        y = top if top < plate_height else top - plate_height
+        cv2.rectangle(image, (x, y), (x + plate_width - 1, y + plate_height - 1), color, -1)
+        luma = np.dot(color, (0.114, 0.587, 0.299))
         ink = (0, 0, 0) if luma > 130 else (255, 255, 255)
-        put_text(image, texts[i], x1 + size // 4, y2 - round(size * 0.35), size, ink)
+        put_text(image, text, x + size // 4, y + plate_height - round(size * 0.35), size, ink)
     return image
-
-
-def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray, shape: tuple) -> list[int]:
-    """Returns the plate xyxy of a text: above, inside or below its box, where it covers the least of the plates `taken`."""
-    x = min(max(box[0] - line // 2, 0), max(shape[1] - width, 0))
-    min_hidden, best = np.inf, []
-    for y in (box[1] - height, box[1], box[3], box[3] - height):
-        plate = [x, y, x + width, y + height]
-        sides = np.minimum(taken[:, 2:], plate[2:]) - np.maximum(taken[:, :2], plate[:2])
-        outside = max(-y, y + height - shape[0], 0) * width
-        hidden = sides.clip(0).prod(1).sum() + 1000 * outside
-        if hidden < min_hidden:
-            min_hidden, best = hidden, plate
-    return best
 
 
 def drawable(text: str) -> str:

@@ -9,11 +9,9 @@ import itertools
 import os
 import stat
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -36,8 +34,7 @@ MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # lar
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
-_LARGE = 1 << 25  # pixels from which a process decodes one image at a time
-_ONE_LARGE = threading.Lock()
+_LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
 _PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of a gray PNG reaches 8,256
 
 _JPEG_EXIF_MARK = b"Exif\0\0"
@@ -127,14 +124,13 @@ def decode_deep(data: bytes, path: str) -> np.ndarray:
 
 def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
     """Decodes the bytes of an image file with these flags of OpenCV, upright."""
-    one_if_large = check_header(data, path)
+    check_header(data, path)
     if data.startswith(jpeg.MARK) and not data.endswith(jpeg.END):
         data += jpeg.END  # without it, versions of OpenCV differ in what they do with a file that is cut off
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
     flags |= 0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        with one_if_large:
-            image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        image: np.ndarray | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except (cv2.error, MemoryError):
         image = None
     if image is None:
@@ -143,18 +139,16 @@ def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
     return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
 
 
-def check_header(data: bytes, path: str) -> AbstractContextManager:
-    """Raises ImageError for a damaged header, and for more pixels than MAX_PIXELS or than the file can hold.
-
-    Returns a context in which a process decodes one large image at a time, so that threads do not add up their memory.
-    """
+def check_header(data: bytes, path: str) -> None:
+    """Raises ImageError for a damaged header, and for more pixels than MAX_PIXELS or than the file can hold."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
     except Exception as error:  # damaged headers raise many kinds of errors
         raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
-    if width * height > MAX_PIXELS // 2:
-        require_pixels(data, path, width, height)
+    if width * height > MAX_PIXELS:
+        fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        raise ImageError(f"{path}: {width}x{height} are more than {MAX_PIXELS:,} pixels: {fix}")
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
@@ -163,7 +157,6 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
         if place + 8 + length > len(data):
             raise ImageError(f"{path}: the PNG is cut off: fetch it again, or remove it")
         place += 12 + length
-    return _ONE_LARGE if width * height > _LARGE else nullcontext()
 
 
 def read_bytes(path: str) -> bytes:
@@ -178,10 +171,7 @@ def read_bytes(path: str) -> bytes:
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise ImageError(f"{path}: {error.strerror}") from error
-        fix = "correct the path"
-        if "\\" in path and os.sep == "/":
-            fix += " (with / instead of \\)"
-        raise ImageError(f"{path}: there is no such file: {fix}") from error
+        raise ImageError(f"{path}: there is no such file: correct the path") from error
     if not data:
         raise ImageError(f"{path}: the file is empty: fetch it again, or remove it")
     return data
@@ -290,25 +280,3 @@ def batched(items: Iterable[A], size: int) -> Iterator[list[A]]:
     items = iter(items)
     while block := list(itertools.islice(items, size)):
         yield block
-
-
-def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
-    """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
-
-    Progressive and multi-scan JPEGs need twice the memory: the decoder keeps all coefficients.
-    """
-    frame, collected = b"", False
-    for mark, body, _ in jpeg.segments(data) if data.startswith(b"\xff\xd8") else ():
-        if mark in jpeg.FRAMES:
-            frame = bytes([mark]) + body
-        elif mark == jpeg.SCAN:
-            collected = len(frame) < 7 or frame[0] not in jpeg.BASELINE or not body or body[0] < frame[6]
-            break
-    max_pixels = MAX_PIXELS // 2 if collected else MAX_PIXELS
-    if width * height > max_pixels:
-        limit = f"more than {max_pixels:,} pixels"
-        fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
-        if collected:
-            limit += ", the limit of JPEGs with several scans"
-            fix = f"save it as a baseline JPEG with one scan, {fix}"
-        raise ImageError(f"{path}: {width}x{height} are {limit}: {fix}")

@@ -5,8 +5,6 @@ import errno
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
@@ -118,7 +116,7 @@ def error_text(error: Exception) -> str:
 
 def first_line(error: Exception) -> str:
     """Returns the first line of an error of a library, at most 300 characters that can be printed."""
-    return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
+    return brief(str(error).partition("\n")[0], 300)
 
 
 def in_points(value: float) -> str:

@@ -43,7 +43,7 @@ def choose(limits: np.ndarray) -> ValueRange | None:
 def to_8_bits(image: np.ndarray, value_range: ValueRange) -> np.ndarray:
     """Converts an image uint16 [H, W, 3] to uint8: `value_range` becomes 0 to 255, values outside of it are clipped."""
     low, high = value_range
-    return cv2.convertScaleAbs(cv2.subtract(image, (low, low, low, 0)), alpha=255 / (high - low))
+    return cv2.convertScaleAbs(np.maximum(image, low) - low, alpha=255 / (high - low))
 
 
 def are_outside(limits: np.ndarray, value_range: ValueRange | None) -> np.ndarray:

@@ -2,10 +2,8 @@
 
 import json
 import os
-import sys
 import threading
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -20,10 +18,9 @@ from datasets.loader import ValSampler, build_loader
 from deploy.detector import Detector, Result
 from deploy.load import is_checkpoint, load, newest_checkpoint
 from nets.pretrained import COCO_CLASSES
-from utils import checkpoint
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
-from utils.images import ImageError, read_image
+from utils.images import ImageError
 
 LOW = {"confidence": 0.05, "nms_iou": 0.65, "device": "cpu"}
 
@@ -55,35 +52,11 @@ def test_a_result_has_the_documented_types(weights):
     assert (np.diff(result.scores) <= 0).all() and result.scores.min() >= 0.05
 
 
-def test_an_image_without_detections_gives_empty_arrays(weights):
-    (result,) = Detector(weights, **{**LOW, "confidence": 0.9999})(noise(1))
-    assert result.boxes.shape == (0, 4) and result.scores.shape == (0,) and result.names == ()
-
-
 def test_results_do_not_depend_on_the_batch_size(weights):
     images = noise(7)
     alone = [Detector(weights, batch_size=1, **LOW)([image])[0] for image in images]
     for a, b in zip(alone, Detector(weights, batch_size=3, **LOW)(images), strict=True):
         assert_same(a, b)
-
-
-def test_a_path_an_array_and_a_single_image_give_the_same(weights, tmp_path):
-    path = tmp_path / "图 片 (1).png"
-    path.write_bytes(cv2.imencode(".png", noise(1)[0])[1].tobytes())
-    detector = Detector(weights, **LOW)
-    results = [detector(path)[0], detector([str(path)])[0], detector(read_image(str(path)))[0]]
-    for other in results[1:]:
-        assert_same(results[0], other, 0, 0)
-
-
-def test_files_read_by_threads_keep_their_order(weights, tmp_path):
-    images = noise(9)
-    for number, image in enumerate(images):
-        (tmp_path / f"{number}.png").write_bytes(cv2.imencode(".png", image)[1].tobytes())
-    mixed = [tmp_path / f"{n}.png" if n % 3 else image for n, image in enumerate(images)]
-    detector = Detector(weights, batch_size=2, **LOW)
-    for a, b in zip(detector(images), detector(mixed), strict=True):
-        assert_same(a, b, 0, 0)
 
 
 def test_a_missing_file_among_others_is_named_and_leaves_no_thread(weights):
@@ -92,20 +65,6 @@ def test_a_missing_file_among_others_is_named_and_leaves_no_thread(weights):
         with refused(ImageError, "nowhere.jpg"):
             detector(images)
     assert threading.active_count() == before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
-def test_the_memory_of_layers_is_reused(tmp_path):
-    """Without `keep_memory`, Linux provides it again in every forward pass, page by page."""
-    resource = pytest.importorskip("resource")
-    detector = Detector(tiny_checkpoint(tmp_path / "a.pt", image_size=(416, 416)), **LOW)
-    inputs, _ = detector.prepare(noise(1))
-    faults = []
-    for _ in range(6):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        detector.network(inputs)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    assert min(faults) < 200  # of 4 KiB; a forward pass takes several MiB
 
 
 def test_the_detector_equals_the_evaluation(weights, painted):
@@ -168,19 +127,6 @@ def test_arguments_that_contradict_the_checkpoint_are_refused(weights):
         load(weights, image_size=(420, 100))
 
 
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [("cat\ud800", r"'cat\ud800'"), ("cat\nlynx", r"'cat\nlynx'"), (" ", "' '"), ("c" * 201, "201")],
-)
-def test_class_names_that_cannot_be_drawn_are_refused(tmp_path, name, named):
-    """OpenCV ends the process at a lone surrogate."""
-    weights = tiny_checkpoint(tmp_path / "best.pt", ("dog", "cat"))
-    contents = checkpoint.load(weights)
-    checkpoint.save(weights, contents | {"classes": ["dog", name]})
-    with refused(ValueError, "best.pt", named):
-        Detector(weights, device="cpu")
-
-
 def official(path, rows):
     """A weights file in the official layout, for `rows` classes."""
     model = nets.build("yolox_nano", rows)
@@ -190,7 +136,7 @@ def official(path, rows):
 
 def test_weights_without_class_names_need_classes(tmp_path):
     path, _ = official(tmp_path / "w.pth", 3)
-    with refused(CheckpointError, path, "model=yolox_nano", "classes=FILE"):
+    with refused(CheckpointError, path, "model=", "classes=FILE"):
         load(path)
     with refused(ValueError, path, "3 classes", "classes=FILE"):
         load(path, "yolox_nano")
@@ -255,22 +201,11 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
         (tmp_path / "runs" / run / "environment.json").write_text("{}")
     for word in ("mine-2026-01-31-1", "runs/mine-2026-01-31-1", str(tmp_path / "runs/mine-2026-01-31-1")):
         assert load(word).path.resolve() == tmp_path / "runs/mine-2026-01-31-1/best.pt"
-    stopped = tmp_path / "runs/mine-2026-01-31-3"  # before the first evaluation
-    tiny_checkpoint(stopped / "last.pt")
-    (stopped / "environment.json").write_text("{}")
-    tiny_checkpoint(tmp_path / "runs/other-2026-01-31-1/last.pt")
+    tiny_checkpoint(tmp_path / "runs/other-2026-01-31-1/last.pt")  # stopped before the first evaluation
     (tmp_path / "runs/other-2026-01-31-1/environment.json").write_text("{}")
-    assert is_checkpoint(str(stopped)) and is_checkpoint("other") and not is_checkpoint(str(tmp_path / "runs"))
-    with refused(ConfigError, stopped / "last.pt"):
-        load(stopped)
+    assert is_checkpoint("other") and not is_checkpoint(str(tmp_path / "runs"))
     with refused(ConfigError, "runs/other-2026-01-31-1/last.pt"):
         load("other")
-    (tmp_path / "other").mkdir()  # the data of the run
-    with refused(ConfigError, "runs/other-2026-01-31-1/last.pt"):
-        load("other")
-    assert not is_checkpoint("long" * 100)  # longer than a name of a file can be
-    tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
-    assert str(load("images").path) == os.path.join("images", "best.pt") and not is_checkpoint("images")
 
 
 def test_official_weights_are_taken_next_to_a_run_with_a_similar_name(tmp_path, monkeypatch):
@@ -292,12 +227,6 @@ def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
     assert newest_checkpoint().resolve() == new and loaded.path.resolve() == new
     assert str(loaded.path) in loaded.note and "newest" in loaded.note  # it may be another run than the one in mind
     assert not load(new).note
-
-
-def test_a_missing_file_is_reported_as_missing(tmp_path):
-    for model in (None, "yolox_nano"):
-        with refused(CheckpointError, tmp_path / "no.pth"):
-            load(tmp_path / "no.pth", model)
 
 
 def test_weights_without_a_model_are_refused_with_the_constant_that_is_missing(tmp_path):

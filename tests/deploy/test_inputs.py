@@ -82,11 +82,6 @@ def test_a_pillow_image_has_the_detections_of_its_file(detector, tmp_path, mode)
     assert np.array_equal(of_image.draw(), of_file.draw())
 
 
-def test_a_deep_pillow_image_is_refused_with_its_mode(detector):
-    with pytest.raises(TypeError, match="I;16"):
-        detector(Image.fromarray(np.zeros((40, 40), np.uint16)))
-
-
 def test_images_of_the_web_have_the_detections_of_their_files(detector):
     redirect = (302, {"Location": "/a.png"}, b"")
     answers = {"/a.png": (200, PNG, encoded(noise(0))), "/b%20%C3%A9.png?w=9": (200, {}, encoded(noise(1)))}
@@ -115,12 +110,9 @@ def silent(request):
 
 BAD = {
     "/page.jpg": (200, {"Content-Type": "text/html"}, b"<html>"),
-    "/broken.jpg": (200, PNG, b"no image"),
-    "/cut.jpg": (200, {"Content-Length": "99999"}, encoded(noise(), ".jpg")),
-    "/announced.jpg": (200, {"Content-Length": str(1 << 40)}, b""),
+    "/cut.jpg": (200, {"Content-Length": "99999"}, encoded(noise(), ".jpg")[:-99]),
     "/endless.jpg": endless,
     "/silent.jpg": silent,
-    "/stream": (200, {"Content-Type": "multipart/x-mixed-replace"}, b""),
     "/loop.jpg": (302, {"Location": "/loop.jpg"}, b""),
 }
 
@@ -169,11 +161,6 @@ def film(tmp_path):
     return tmp_path / "film.mp4"
 
 
-def test_a_stream_gives_the_results_of_a_call(detector, folder):
-    assert_same(list(detector.stream(folder)), detector(folder))
-    assert_same(list(detector.stream(iter([noise(0), noise(1)]))), detector([noise(0), noise(1)]))
-
-
 def test_a_stream_gives_the_frames_of_a_video_and_a_call_refuses_it(detector, film):
     frames = list(video.Video(str(film)).frames(0))
     results = list(detector.stream(film))
@@ -201,15 +188,6 @@ def test_a_stream_holds_only_the_images_of_a_few_batches(detector):
             gc.collect()  # garbage in cycles does not count
         assert alive() <= 2 * detector.batch_size
     assert len(made) == 60
-
-
-def test_a_stream_that_is_left_early_releases_its_video_and_its_threads(detector, film, folder):
-    before = threading.active_count()
-    for source in (film, folder):
-        stream = detector.stream(source)
-        next(stream)
-        stream.close()
-        assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

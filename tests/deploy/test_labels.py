@@ -8,11 +8,9 @@ import pytest
 from detections import CLASSES, collect
 from refused import refused
 
-from datasets.errors import DataError
-from datasets.formats.class_names import read_classes
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
-from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
+from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles
 from utils.draw import write_image
 
 
@@ -28,18 +26,6 @@ def test_the_annotation_file_can_be_read_again(tmp_path):
     boxes, labels, _ = data.boxes_of(0)
     np.testing.assert_allclose(boxes, [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-4)
     assert labels.tolist() == [0, 1] and len(data.boxes_of(1)[0]) == 0  # the box outside of the image is left out
-
-
-def test_yolo_labels_can_be_read_again(tmp_path):
-    write(tmp_path, "yolo")
-    out = tmp_path / "out"
-    (tmp_path / "images").rename(out / "images")
-    (out / "data.yaml").write_text(f"train: images\nval: images\nnames: {list(CLASSES)}\n", encoding="utf-8")
-    data = read(str(out / "data.yaml"), "train")
-    np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-3)
-    assert read_classes(str(out / "labels/classes.txt")) == CLASSES
-    assert (out / "labels/y/pic.txt").read_text() == ""
-    assert not (out / "labels/data.yaml").exists()  # the images were in another place
 
 
 def test_yolo_labels_next_to_their_images_are_data_to_train_on(tmp_path):
@@ -68,14 +54,6 @@ def test_voc_labels_can_be_read_again(tmp_path):
     data = read(str(voc), "train", ReadOptions(classes=CLASSES))
     np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=0.01)
     assert data.labels.tolist() == [0, 1] and data.path(0) == str(voc / "JPEGImages/pic.png")
-
-
-def test_label_files_without_boxes():
-    none = np.zeros((0, 4))
-    empty = Labeled("a.jpg", "a.jpg", (9, 9), none, none[:, 0].astype(int), none[:, 0])
-    assert yolo_text(none, [], 10, 10) == "" and "<object>" not in voc_text(empty, CLASSES)
-    (prediction,) = label_studio_task(empty, CLASSES, "")["predictions"]
-    assert prediction["result"] == [] and prediction["score"] == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,14 +94,3 @@ def test_label_studio_gets_predictions_in_per_cent_with_scores(tmp_path):
     assert [region["score"] for region in prediction["result"]] == [0.9, 0.5]
     view = ET.parse(tmp_path / "out/labels/labelstudio.xml").getroot()
     assert [label.get("value") for label in view.findall("RectangleLabels/Label")] == list(CLASSES)
-
-
-def test_names_that_a_format_cannot_hold_are_refused_before_the_first_image():
-    for kind, name, error, escaped in (
-        ("voc", "a\x01.jpg", ValueError, r"'a\x01.jpg'"),
-        ("voc", "a\udc80.jpg", ValueError, r"'a\udc80.jpg'"),
-        ("txt", "a\n.jpg", DataError, r"/a\n.jpg'"),
-    ):
-        with refused(error, escaped):
-            LabelFiles(kind, CLASSES, {name: name})
-    LabelFiles("coco", CLASSES, {"a\x01\udc80.jpg": "a\x01\udc80.jpg"})

@@ -1,7 +1,6 @@
 """Result: its arrays, rows and drawing belong together, and the image is there without holding it in memory."""
 
 import gc
-import sys
 import weakref
 
 import cv2
@@ -13,7 +12,7 @@ from refused import refused
 
 from deploy.detector import Detector, Result
 from utils.draw import draw_boxes
-from utils.images import ImageError, read_image
+from utils.images import ImageError
 
 LOW = {"confidence": 0.3, "device": "cpu"}
 NAMES = ("red", "blue", "red")
@@ -63,16 +62,6 @@ def test_the_drawing_is_that_of_all_other_programs_and_leaves_the_image_as_it_wa
     assert np.array_equal(image, before) and not np.array_equal(drawn, image)
 
 
-def test_a_path_and_an_array_are_drawn_the_same_and_saved_as_drawn(weights, tmp_path):
-    cv2.imwrite(str(tmp_path / "a.png"), noise())
-    detector = Detector(weights, **LOW)
-    (of_path,), (of_array,) = detector(tmp_path / "a.png"), detector(noise())
-    assert len(of_path) > 0 and np.array_equal(of_path.draw(), of_array.draw())
-    assert (of_path.path, of_array.path) == (str(tmp_path / "a.png"), None)
-    of_path.save(tmp_path / "new" / "drawn.png")
-    assert np.array_equal(read_image(str(tmp_path / "new/drawn.png")), of_path.draw())
-
-
 def test_results_of_files_do_not_hold_their_images(weights, tmp_path, monkeypatch):
     """A list of the results of a million files stays small."""
     read, images = Detector.read, []
@@ -117,9 +106,3 @@ def test_supervision_gets_equal_boxes_scores_and_class_ids():
         np.testing.assert_array_equal(found.confidence, result.scores)
         np.testing.assert_array_equal(found.class_id, result.labels)
         assert tuple(found.data["class_name"]) == result.names
-
-
-def test_without_supervision_the_error_names_the_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "supervision", None)
-    with refused(ImportError, "pip install supervision"):
-        three().to_supervision()

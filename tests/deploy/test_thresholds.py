@@ -1,7 +1,5 @@
 """deploy/thresholds.py: a threshold for each class, from the validation to the detections of every program."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from refused import refused, told
 from small import config, log_of, train_quietly
 
 import evaluate
-import predict
 from deploy.detector import Detector, Result
 from deploy.thresholds import threshold_text
 from metrics.coco import class_thresholds
@@ -54,14 +51,6 @@ def test_each_class_has_its_own_threshold(weights):
     assert Detector(weights, device="cpu").limits["confidence"] == COMMON  # none: the common one
 
 
-def test_the_limit_of_detections_counts_those_above_their_thresholds(weights):
-    every = Detector(weights, confidence="per_class", device="cpu")(images())
-    limited = Detector(weights, confidence="per_class", device="cpu", max_detections=2)(images())
-    for few, all_of_them in zip(limited, every, strict=True):
-        assert len(few) == 2
-        assert_same(few, all_of_them[:2])
-
-
 def test_files_without_thresholds_and_other_words_are_refused(tmp_path, weights):
     older = lively_checkpoint(tmp_path / "older.pt", metrics={"confidence": COMMON})
     assert Detector(older, device="cpu").limits["confidence"] == COMMON
@@ -81,17 +70,7 @@ def test_the_thresholds_in_use_are_explained(tmp_path, weights):
     nothing = text(lively_checkpoint(tmp_path / "a.pt"))
     told(nothing, "confidence 0.3")
     assert "per_class" not in nothing
-    told(text(weights, "per_class"), "0.2 (green)", "0.6 (red)", "0.45", "blue", "confidence=0.1")
-
-
-@pytest.mark.parametrize(("word", "line"), [("none", "0.45"), ("per_class", "0.2 (green)")])
-def test_predict_prints_and_applies_its_thresholds(weights, demo_images, tmp_path, capsys, word, line):
-    words = [f"checkpoint={weights}", f"source={demo_images / '9.png'}", f"output={tmp_path}", "device=cpu"]
-    folder = predict.main(predict.override(predict.Config(), [*words, f"confidence={word}"]))
-    told(capsys.readouterr().out, f"confidence {line}")
-    found = json.loads((folder / "detections.json").read_text())
-    least = LEAST if word == "per_class" else [COMMON] * 3
-    assert found and all(one["score"] >= np.float32(least[CLASSES.index(one["class"])]) for one in found)
+    told(text(weights, "per_class"), "0.2 (green)", "0.6 (red)")
 
 
 def test_thresholds_of_classes_are_rounded_down_and_left_out_without_a_correct_detection():

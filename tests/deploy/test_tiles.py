@@ -11,11 +11,7 @@ from painted import COLORS, GRAY
 from refused import refused
 
 import evaluate
-import export
-import predict
-from deploy import video
 from deploy.detector import Detector
-from deploy.speed import measure
 from deploy.tile_merge import merge
 from deploy.tiled_model import TiledModel
 from deploy.tiles import Tiles, cut
@@ -116,17 +112,6 @@ def test_overlapping_objects_of_one_tile_or_of_different_classes_stay():
     assert len(found) == 6 and classes.sum() == 3
 
 
-def test_class_agnostic_merging_finds_an_object_of_two_classes_once_with_the_class_of_the_higher_score():
-    windows = Tiles(128, 0.25).windows(300, 128)
-    box = np.array([[20, 20, 60, 60]], np.float32)
-    boxes, scores = np.repeat(box, 3, 0), np.array([0.5, 0.9, 0.8], np.float32)
-    labels, tiles = np.array([0, 1, 2]), np.array([0, 1, 1])  # of the whole image, and of its first tile
-    rows = boxes, scores, labels, tiles
-    assert sorted(merge(*rows, windows, 0.5, 300)[2]) == [0, 1, 2]
-    found, best, classes = merge(boxes[:2], scores[:2], labels[:2], tiles[:2], windows, 0.5, 300, class_agnostic=True)
-    assert found.tolist() == box.tolist() and best.tolist() == [np.float32(0.9)] and classes.tolist() == [1]
-
-
 def random_detections(seed, count, windows):
     """Random boxes in the windows, of two classes, many of them at borders or equal."""
     rng = np.random.default_rng(seed)
@@ -191,27 +176,22 @@ class Perfect(torch.nn.Module):
 
 
 def test_rectangles_of_a_painted_image_are_found_at_their_places():
-    """Cutting, letterboxing and mapping back, for a batch of three images of which one has no tiles."""
-    tiles, sizes, painted = Tiles(100, 0.4), [(330, 250), (90, 60), (70, 310)], []
-    for seed, size in enumerate(sizes):
+    """Cutting, letterboxing and mapping back, for three images of which one has no tiles."""
+    tiles = Tiles(100, 0.4)
+    for seed, size in enumerate([(330, 250), (90, 60), (70, 310)]):
         image = np.full((*size[::-1], 3), GRAY, np.uint8)
         objects = separate(np.random.default_rng(seed), 40, size, (30, 30)).round().astype(int)
         for number, (x1, y1, x2, y2) in enumerate(objects.tolist()):
             image[y1:y2, x1:x2] = COLORS[number % 4]
-        painted.append((image, objects))
-    crops = [part for image, _ in painted for part in cut(image, tiles.windows(*image.shape[1::-1]))]
-    fitted = [letterbox(crop, (192, 192), "center") for crop in crops]
-    inputs = torch.from_numpy(np.stack([image for image, _ in fitted])).permute(0, 3, 1, 2)
-    transforms = torch.tensor([transform for _, transform in fitted])
-    found = TiledModel(Perfect(), tiles, 3).detections(
-        inputs, (192, 192), transforms, confidence=0.1, nms_iou=0.5, max_detections=300
-    )
-    found = [one for one in found if len(one.scores)]
-    assert len(found) == 3 and len(crops) > 20
-    for one, (_, objects) in zip(found, painted, strict=True):
-        pairs = np.abs(one.boxes.numpy()[:, None] - objects[None]).max(2) < 2.5
-        assert pairs.sum(0).tolist() == [1] * len(objects) and len(one.scores) == len(objects)
-        assert (pairs.argmax(1) % 4 == one.labels.numpy()).all()
+        fitted = [letterbox(crop, (192, 192), "center") for crop in cut(image, tiles.windows(*size))]
+        inputs = torch.from_numpy(np.stack([pixels for pixels, _ in fitted])).permute(0, 3, 1, 2)
+        transforms = torch.tensor([transform for _, transform in fitted])
+        limits = {"confidence": 0.1, "nms_iou": 0.5, "max_detections": 300}
+        found, *others = TiledModel(Perfect(), tiles, 3).detections(inputs, (192, 192), transforms, **limits)
+        assert len(others) == len(fitted) - 1 and not any(len(window.scores) for window in others)
+        pairs = np.abs(found.boxes.numpy()[:, None] - objects[None]).max(2) < 2.5
+        assert pairs.sum(0).tolist() == [1] * len(objects) and len(found.scores) == len(objects)
+        assert (pairs.argmax(1) % 4 == found.labels.numpy()).all()
 
 
 def test_images_that_fit_are_detected_exactly_as_without_tiles(weights):
@@ -300,41 +280,3 @@ def test_an_evaluation_with_tiles_has_the_detections_of_the_detector(weights, la
     assert_as_the_detector(tiled, large, weights, tile=96, overlap=0.3)
     workers, _ = evaluated(weights, large, tmp_path / "workers", tile=96, overlap=0.3, workers=1)
     assert workers == tiled
-
-
-def test_an_evaluation_of_images_that_fit_is_the_same_to_the_bit(weights, large, tmp_path):
-    plain, metrics = evaluated(weights, large, tmp_path / "plain")
-    tiled, of_tiled = evaluated(weights, large, tmp_path / "tiled", tile=300)
-    for one in (metrics, of_tiled):
-        del one["settings"]
-    assert plain == tiled and metrics == of_tiled and len(plain) > 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("outputs", ["detections", "raw"])
-def test_exported_files_take_tiles(weights, large, tmp_path, outputs):
-    file = export.main(
-        export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=1, batch_size=2, outputs=outputs)
-    )
-    image = noise(300, 200, 1)
-    exported, plain = (Detector(path, device="cpu", confidence=0.3, tile=96)(image)[0] for path in (file, weights))
-    assert len(plain.scores) > 20 and exported.labels.tolist() == plain.labels.tolist()
-    np.testing.assert_allclose(exported.boxes, plain.boxes, atol=0.5)
-    detections, _ = evaluated(file, large, tmp_path / "out", tile=96)
-    assert_as_the_detector(detections, large, file, tile=96)
-
-
-def test_predict_takes_tiles_for_images_and_videos(weights, tmp_path):
-    cv2.imwrite(str(tmp_path / "a.png"), noise(200, 120))
-    with video.writing(lambda: tmp_path / "v.mp4", 10) as write:
-        for number in range(3):
-            write("", noise(200, 120, number))
-    counts = {}
-    for name in ("a.png", "v.mp4"):
-        for tile in (None, 96):
-            output = tmp_path / f"{name} {tile}"
-            predict.main(predict.Config(str(weights), str(tmp_path / name), str(output), tile=tile, **LOW))
-            counts[name, tile] = len(json.loads((output / "detections.json").read_text()))
-    assert counts["a.png", 96] > counts["a.png", None] and counts["v.mp4", 96] > counts["v.mp4", None]
-    with refused(ValueError, "speed=true", "tile="):
-        measure(Detector(weights, **LOW, tile=96), iter([noise(200, 120)]))

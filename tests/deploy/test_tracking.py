@@ -91,14 +91,6 @@ def test_objects_keep_their_numbers_and_a_weak_detection_continues_a_track():
     assert len(weak) == 0 and weak.tracks.tolist() == []  # it begins no track
 
 
-def test_frames_without_detections_are_no_error():
-    pytest.importorskip("trackers", reason="pip install trackers")
-    tracker = Tracker(25, 0.5)
-    empty = result([], [], [])
-    for frame in (empty, moving(0), empty, moving(1)):
-        assert len(tracker.update(frame)) == len(frame)
-
-
 def test_the_number_is_drawn_and_chooses_the_color_and_is_in_rows_and_parts(stub):
     tracked = Tracker(25, 0.3).update(result([[40, 60, 90, 99], [200, 60, 250, 99]], [0.9, 0.8], [0, 0]))
     assert [row["track"] for row in tracked.rows()] == [41, 201] and tracked[1].tracks.tolist() == [201]

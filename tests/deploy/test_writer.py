@@ -1,7 +1,6 @@
 """deploy/writer.py: the JSON and the crops of detections."""
 
 import json
-from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -11,9 +10,8 @@ from refused import refused, told
 
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
-from deploy.detector import Result
 from deploy.label_files import LabelFiles
-from deploy.writer import DetectionsFile, Results, crop_folders
+from deploy.writer import DetectionsFile, Results, folder_name
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -35,35 +33,6 @@ def test_crops_hold_the_pixels_of_their_boxes(tmp_path):
     assert (crop == image[20:51, 10:30]).all()
     assert len(list((tmp_path / "out/crops").rglob("*.png"))) == 2  # the box outside has no pixels; a/b is one folder
     assert (tmp_path / "out/crops/a_b/x/pic.png_2.png").exists()
-
-
-def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder(tmp_path):
-    (tmp_path / "out").mkdir()
-    results = Results(lambda: tmp_path / "out", ("..", "dr."), (1, 2), crops=True)
-    image = np.zeros((20, 20, 3), np.uint8)
-    one = Result(np.array([[1, 1, 9, 9]] * 2), np.array([0.9, 0.8]), np.array([0, 1]), ("..", "dr."))
-    results.add(image, one, "a.png", "a.png")
-    crops = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
-    assert crops == ["out/crops/_/a.png_1.png", "out/crops/dr/a.png_2.png"]
-
-
-def test_the_summary_counts_each_track_once_as_the_class_it_began_with(tmp_path):
-    """Two objects in two frames of one video, one of which changes its class, and an object of another video."""
-    results = Results(lambda: tmp_path, CLASSES, (7, 90))
-    frames = (("v.mp4", [0, 1], [1, 2]), ("v.mp4", [1, 1], [1, 2]), ("w.mp4", [1, 0], [1, -1]))
-    for number, (video, labels, tracks) in enumerate(frames):
-        one = replace(result([[1, 1, 9, 9], [2, 2, 8, 8]], labels), tracks=np.array(tracks))
-        results.add(np.zeros((20, 20, 3), np.uint8), one, video, video, number)
-    told(results.finish(), "3 objects", "2 a/b, 1 红细胞")
-
-
-def test_frames_are_numbered(tmp_path):
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), crops=True)
-    for frame in range(2):
-        results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]], [0]), "v.mp4", "v.mp4", frame)
-    results.finish()
-    assert [e["frame"] for e in json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))] == [0, 1]
-    assert {p.name for p in (tmp_path / "crops/红细胞").iterdir()} == {"v.mp4_000000_1.png", "v.mp4_000001_1.png"}
 
 
 def test_the_json_is_complete_after_every_image_for_a_process_that_is_killed(tmp_path):
@@ -150,27 +119,6 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
     assert data.labels.tolist() == [1, 1, 1]
 
 
-def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
-    """In the folder of the images, they would be background images without a label file."""
-    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
-    for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
-        results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
-    results.finish()
-    assert [path.name for path in (tmp_path / "images").iterdir()] == ["v.mp4_000000.jpg"]
-    assert (tmp_path / "labels/v.mp4_000000.txt").read_text() == "" and (tmp_path / "labels/data.yaml").exists()
-
-
-def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
-    labels = LabelFiles("yolo", CLASSES, {}, negatives=True)
-    results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
-    for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
-        image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
-        results.add(image, one, name, str(tmp_path / "images" / name))
-    results.finish()
-    assert (tmp_path / "labels/a.txt").exists() and not (tmp_path / "labels/data.yaml").exists()
-
-
 def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
     results = Results(lambda: tmp_path, CLASSES, (7, 90))
     image = np.zeros((40, 60, 3), np.uint8)
@@ -178,7 +126,7 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
         one = result([[5, 6, 30, 40], [1, 1, 9, 9]], [1, 0])
         one.tracks = np.array(tracks)
         results.add(image, one, "sub/v.mp4", "in/sub/v.mp4", frame)
-    results.finish()
+    told(results.finish(), "2 objects")
     entries = json.loads((tmp_path / "detections.json").read_text())
     assert [(one["frame"], one["track_id"]) for one in entries] == [
         (0, -1),
@@ -193,5 +141,5 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
     assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
 
 
-def test_crops_of_classes_whose_folders_would_have_one_name_stay_apart():
-    assert crop_folders(("a/b", "cat", "a_b", "A:B", "..")) == ["a_b_0", "cat", "a_b_2", "A_B_3", "_"]
+def test_the_folder_of_a_class_is_inside_the_output_folder():
+    assert [folder_name(name) for name in ("..", "../a", "dr.", "C:\\x")] == ["_", "_a", "dr", "C__x"]

@@ -10,7 +10,7 @@ from tiny import Tiny
 from toys import FAMILIES, SIZES, make_updater
 
 import nets
-from deploy.multi_label import MultiLabel
+from benchmarks.multi_label import MultiLabel
 from nets.extended import MAX_ADDED, ExtendedModel, extended
 from utils import checkpoint
 from utils.file_checks import CheckpointError

@@ -12,8 +12,8 @@ from toys import detector
 from weight_server import serving
 
 import nets
+from benchmarks.multi_label import MultiLabel
 from deploy.load import load
-from deploy.multi_label import MultiLabel
 from nets import picodet
 from nets.coder import decode_dfl, grid, level_shapes
 from nets.losses import PicoDetCriterion

@@ -44,7 +44,7 @@ def random_data(folder: Path, images: int = 14, classes=tuple(HOSTILE), seed: in
 
 def written(folder: Path, data, found) -> tuple[Path, dict, Analysis]:
     """Writes a report as evaluate.py does -> its path, the contents of metrics.json, the analysis."""
-    limits = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300, "multi_label": False}
+    limits = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}
     settings = {"checkpoint": f"runs/{HOSTILE[0]}/best.pt", "data": data.source, "image_size": (64, 96), **limits}
     metrics = coco_metrics(data.coco(), found) | {"evaluator": "a <b> 1.0", "settings": settings}
     analysis = analyze_errors(data.coco(), found, 0.3)

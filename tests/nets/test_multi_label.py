@@ -1,17 +1,11 @@
-"""deploy/multi_label.py and max_detections: evaluation as published metrics are measured."""
-
-import json
+"""benchmarks/multi_label.py: evaluation as published metrics are measured."""
 
 import numpy as np
 import pytest
 import torch
-from lively import tiny_checkpoint
-from refused import refused
 from toys import FAMILIES, detector
 
-import evaluate
-from deploy.multi_label import MultiLabel, pairs
-from deploy.onnx_model import OnnxModel
+from benchmarks.multi_label import MultiLabel, pairs
 from nets import picodet, ppyoloe, yolov9, yolox
 from utils.boxes import clip
 
@@ -90,32 +84,3 @@ def test_the_best_label_of_each_point_is_that_of_a_single_label(family):
         model.detections(raw, SIZE, identity()), MultiLabel(model).detections(raw, SIZE, identity()), strict=True
     ):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)) and len(one.scores) > 20
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return tiny_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt")
-
-
-def run(weights, data, output, **more):
-    """The detections and settings of evaluate.py."""
-    more = {"workers": 0, "device": "cpu", "confidence": 0.01, "worst": 0, **more}
-    evaluate.main(evaluate.Config(str(weights), str(data), str(output), **more))
-    return [json.loads((output / f"{name}.json").read_text()) for name in ("detections", "metrics")]
-
-
-def test_evaluate_takes_several_labels_and_limits_the_detections(weights, painted, tmp_path):
-    data = painted(4, "val")
-    single, metrics = run(weights, data, tmp_path / "single", nms_iou=0.95)
-    several, of_several = run(weights, data, tmp_path / "several", nms_iou=0.95, multi_label=True)
-    assert not metrics["settings"]["multi_label"] and of_several["settings"]["multi_label"]
-    assert len({(entry["image_id"], *entry["bbox"]) for entry in several}) < len(several)  # boxes with both labels
-    limited, _ = run(weights, data, tmp_path / "limited", nms_iou=0.95, max_detections=7)
-    for image in {entry["image_id"] for entry in single}:
-        few, every = ([entry["score"] for entry in rows if entry["image_id"] == image] for rows in (limited, single))
-        assert few == every[:7] and len(few) == 7
-
-
-def test_exported_files_are_refused():
-    with refused(ValueError, "multi_label=true"):
-        MultiLabel(OnnxModel.__new__(OnnxModel))
