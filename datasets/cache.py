@@ -39,7 +39,7 @@ class ImageCache:
         self._files = _files_limit() if files is None else files
         self._memory = memory
         self._folder = cache_folder() / "decoded-2"
-        self._kept = OrderedDict()  # key -> image, the one unused for longest first
+        self._kept: OrderedDict[tuple, np.ndarray] = OrderedDict()  # key -> image, the one unused for longest first
         self._bytes = 0  # of the images in memory
         self._room: float | None = None  # bytes that this process may still write; None: not counted yet
 
@@ -85,7 +85,7 @@ class ImageCache:
                 if digest != _digest(key, height, width, total) or status.st_size != _HEAD.size + 3 * height * width:
                     return None
                 image = np.empty((height, width, 3), np.uint8)
-                if file.readinto(image) != image.nbytes or _sum(image) != total:
+                if file.readinto(image.data) != image.nbytes or _sum(image) != total:
                     return None
                 if time.time() - status.st_mtime > UNUSED / 24:
                     os.utime(self._file(key))  # marks it as used
@@ -102,14 +102,14 @@ class ImageCache:
         try:
             if self._room is None or 0 < self._room < size:
                 self._make_room()
-            if size > self._room:
+            if self._room is None or size > self._room:
                 return
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 temporary = file.name
                 height, width = image.shape[:2]
                 total = _sum(image)
                 file.write(_HEAD.pack(_digest(key, height, width, total), height, width, total))
-                file.write(image)
+                file.write(image.data)
             os.replace(temporary, self._file(key))
             self._room -= size
         except OSError:  # a read-only or full disk, a file that another process holds open

@@ -37,7 +37,8 @@ def check_images(annotations: Annotations, options: ReadOptions | None = None) -
     if found.problems or options.bad_images != "error":
         annotations, notes = _without_unreadable(annotations, found, options.bad_images)
         report += notes
-    annotations = replace(annotations, value_range=choose(annotations.limits))
+    if annotations.limits is not None:
+        annotations = replace(annotations, value_range=choose(annotations.limits))
     annotations, notes = _drop_boxes_outside(annotations, options.bad_boxes)
     return annotations, report + notes
 

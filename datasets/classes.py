@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from shlex import quote
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from utils.text import check_class_names, clean_name, first_names
 def parse_merge(text: str | None) -> dict[str, str]:
     """Returns {class: the class that it becomes} of merge=truck:car,van:car. Raises DataError."""
     pairs = [pair.partition(":") for pair in (text or "").split(",") if text]
-    merge = {}
+    merge: dict[str, str] = {}
     for old, _, new in pairs:
         old, new = clean_name(old), clean_name(new)
         if merge.setdefault(old, new) != new:
@@ -173,7 +174,7 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
     files = Strings(data.files[i] or data.source for data in parts for i in range(len(data)))
     other_splits = [name for name in first.other_splits if all(name in data.other_splits for data in parts)]
     names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines", "box_lines")
-    columns = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)
     classes, notes = _classes_of_all(parts)
@@ -182,11 +183,6 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
-    if any(data.is_ignored is not None for data in parts):
-        ignored_or_not = [
-            np.zeros(len(data.labels), bool) if data.is_ignored is None else data.is_ignored for data in parts
-        ]
-        columns["is_ignored"] = np.concatenate(ignored_or_not)
     joined = replace(
         first,
         source=source,
@@ -194,6 +190,7 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
         category_ids=_ids_of_all(parts, classes),
         root="",
         starts=np.concatenate(starts),
+        is_ignored=_ignored_of_all(parts),
         names=paths,
         files=files,
         labels=np.concatenate(labels),
@@ -205,6 +202,14 @@ def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> 
     if federated or any(data.annotated is not None for data in parts):
         return joined.with_annotated(_annotated_of_all(parts, tables, len(classes), federated))
     return joined
+
+
+def _ignored_of_all(parts: Sequence[Annotations]) -> np.ndarray | None:
+    """Returns which boxes of all parts are ignore regions, bool [K]; None if no part has any."""
+    if all(data.is_ignored is None for data in parts):
+        return None
+    columns = [np.zeros(len(data.labels), bool) if data.is_ignored is None else data.is_ignored for data in parts]
+    return np.concatenate(columns)
 
 
 def _annotated_of_all(

@@ -121,7 +121,7 @@ def _examine(path: str) -> Examined:
         with Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
-            drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
+            drafted = image.draft(mode, (max(image.width // 8, LEAST), max(image.height // 8, LEAST)))
             image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
             if is_jpeg := image.format in ("JPEG", "MPO"):
                 gray = np.asarray(image if image.mode == "L" else image.convert("L"))

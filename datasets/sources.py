@@ -110,10 +110,10 @@ def read_train_and_val(
     if division:
         return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
     if inside:
-        paths = [[data.path(i) for i in range(len(data))] for data in found]
-        if error := shared_error(train, *paths, has_val=bool(found[0].other_splits)):
+        ours, theirs = ([data.path(i) for i in range(len(data))] for data in found)
+        if error := shared_error(train, ours, theirs, has_val=bool(found[0].other_splits)):
             raise ConfigError(error)
-    return found
+    return found[0], found[1]
 
 
 def may_have_splits(source: str) -> bool:
@@ -124,7 +124,7 @@ def may_have_splits(source: str) -> bool:
 
 
 def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:
-    """Returns the error of validation images `theirs` that are training images `ours`, for a training without val=; or "".
+    """Returns the error of validation images `theirs` that are training images `ours`, for a run without val=; or "".
 
     `has_val`: `train` has a split for validation. It may have all images, as `train: images` and `val: images` of a data.yaml.
     """
@@ -140,7 +140,7 @@ def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val
 
 
 def no_val(train: str) -> str:
-    """Returns the error of training data without a validation split, for a training without val=."""
+    """Returns the error of training data without a validation split, for a run without val=."""
     return (
         f"train={train}, but val= still names the demo, and the training data have no split for validation: "
         f"set val= to images of your own, or val=.2 to split off a fifth of the training images"
@@ -154,17 +154,13 @@ def read_splits(
 
     All splits have the classes of the options, or the classes of the first split; the others may have the options' known
     classes, too. Logs what is left out. Raises DataError for the problems of all splits together."""
-    found, errors, noted = [], [], set()
+    found: list[Annotations] = []
+    errors: list[DataError] = []
+    noted: set[str] = set()
     for split, source in sources.items():
         try:
             data = read(source, split, options)
-            if len(data) == 0:
-                raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
-            if split == "train" and len(data.labels) == 0:
-                left = "".join(f"; {note}" for note in data.notes)
-                hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
-                fix = "label them, or name the file or the folder with the boxes"
-                raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
+            _require_labels(data, source, split)
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
             data, notes = check_images(data, options)
@@ -190,6 +186,17 @@ def read_splits(
     return tuple(found)
 
 
+def _require_labels(data: Annotations, source: str, split: str) -> None:
+    """Raises DataError for data without images, and for training data without boxes."""
+    if len(data) == 0:
+        raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
+    if split == "train" and len(data.labels) == 0:
+        left = "".join(f"; {note}" for note in data.notes)
+        hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
+        fix = "label them, or name the file or the folder with the boxes"
+        raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
+
+
 def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> list[str]:
     """Returns a note for each source that has splits which none of the annotations `found` has; `sources` are theirs."""
     others: dict[str, list[str]] = {}
@@ -197,7 +204,5 @@ def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> l
         for one in map(os.path.normpath, sets_of(source)):
             others[one] = [name for name in others.get(one, data.other_splits) if name in data.other_splits]
     return [
-        f"{source}: splits that a training does not use: {', '.join(names)}"
-        for source, names in others.items()
-        if names
+        f"{source}: splits that the run does not use: {', '.join(names)}" for source, names in others.items() if names
     ]

@@ -106,10 +106,10 @@ class Annotations:
         """Returns a digest of images and boxes. It shows whether a resumed run has the same data. Folders do not count."""
         digest = hashlib.blake2b(digest_size=6)
         for name in ("sizes", "starts", "boxes", "labels", "crowd", "category_ids", "image_ids"):
-            digest.update(np.ascontiguousarray(getattr(self, name)))
+            digest.update(getattr(self, name).tobytes())
         for column in (self.annotated, self.is_ignored):
             if column is not None:
-                digest.update(np.ascontiguousarray(column))
+                digest.update(column.tobytes())
         for index in range(len(self)):
             digest.update(os.path.basename(self.names[index]).encode("utf-8", "surrogateescape"))
         return f"{len(self)} images, {len(self.labels)} boxes, {digest.hexdigest()}"
@@ -120,19 +120,20 @@ class Annotations:
 
     def with_range(self, value_range: ValueRange | None) -> "tuple[Annotations, list[str]]":
         """Returns the same images with the range of the training data or of a model, and a line about those outside of it."""
-        notes, outside = [], [] if self.limits is None else np.flatnonzero(are_outside(self.limits, value_range))
-        if len(outside):
-            text = outside_text(self.limits[outside[0]].tolist(), value_range)
-            notes = [f"{self.source}: images with other values: {len(outside)}; {self.path(outside[0])}: {text}"]
-        return replace(self, value_range=value_range), notes
+        found = replace(self, value_range=value_range)
+        outside = np.zeros(0, int) if self.limits is None else np.flatnonzero(are_outside(self.limits, value_range))
+        if self.limits is None or not len(outside):
+            return found, []
+        text = outside_text(self.limits[outside[0]].tolist(), value_range)
+        return found, [f"{self.source}: images with other values: {len(outside)}; {self.path(outside[0])}: {text}"]
 
     def value_text(self) -> str:
         """Describes the values of the 16-bit images and what becomes of them; "" without such images."""
-        deep = self.limits[self.limits[:, 1] >= 0] if self.limits is not None else []
-        if not len(deep):
+        if self.limits is None or not (self.limits[:, 1] >= 0).any():
             return ""
+        deep = self.limits[self.limits[:, 1] >= 0]
         held = f"16-bit images: {len(deep)}, with values {deep[:, 0].min():,} to {deep[:, 1].max():,}"
-        if self.value_range in (None, FULL):
+        if self.value_range is None or self.value_range == FULL:
             return f"{held}: the upper eight bits are used"
         return f"{held}: {self.value_range[0]:,} to {self.value_range[1]:,} become 0 to 255"
 
@@ -243,8 +244,10 @@ class Annotations:
             columns.append(self.is_ignored.astype(int))
             keys.append("open")
         rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
-        rows_of_images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
-        images = [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in rows_of_images]
+        images = [
+            {"id": int(self.image_ids[i]), "file_name": self.names[i], "height": height, "width": width}
+            for i, (height, width) in enumerate(self.sizes.tolist())
+        ]
         if self.annotated is not None:
             for image, absent in zip(images, self.verified_negatives(), strict=True):
                 image["neg_category_ids"] = self.category_ids[absent].tolist()

@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets.errors import DataError, check_path
 from datasets.formats import image_paths, voc, yolo
-from datasets.formats.class_lists import find_lists, names_next_to
+from datasets.formats.class_names import find_lists, names_next_to
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
 from datasets.formats.splits import (
@@ -127,13 +127,6 @@ def _first_lines(file: File) -> list[str]:
     return [line.decode("utf-8", "replace") for line in file.head.split(b"\n", FIRST)[:FIRST]]
 
 
-def images_in(path: str) -> set[str]:
-    """Returns the names of the images with boxes in an annotation file. Raises DataError."""
-    return {
-        _BOX.split(f"{line.strip()} ")[0].strip() for _, line in text_lines(path) if _BOX.search(f"{line.strip()} ")
-    }
-
-
 def read_text(file: File, split: Split) -> Source:
     """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC. Raises DataError."""
     path, image_root = Path(file.path), file.image_root
@@ -145,8 +138,6 @@ def read_text(file: File, split: Split) -> Source:
         return found
     listed = [found.images[index] for index in range(len(found))]
     names = image_paths.in_root(listed, image_root) if image_root else listed
-    if image_root and names == listed:
-        found.notes.append(f"image_root={image_root} is not used: {found.path} tells by itself where its images are")
     found.images = Strings(names)
     if len(found.labels) or found.problems:
         return found

@@ -1,11 +1,13 @@
 """Class names: in files with one per line, such as classes.txt, and in data files of YOLO, data.yaml or obj.data of darknet."""
 
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -13,13 +15,16 @@ import yaml
 from datasets.errors import DataError, check_path, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import text_lines
-from datasets.store import MAX_UNNAMED
+from datasets.store import MAX_UNNAMED, Classes, no_such_class
 from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, first_names, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
-_SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
+_NUMBER = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
+ABOVE = 3  # folders above the data set in which a list may be
+OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
+NAMES = (*OWN, "*.names", "_darknet.labels", "labels.txt", "data.yaml")  # in any case; the first ones first
 MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
 _NESTING = bytes({ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}.get(byte, 0) for byte in range(256))
 
@@ -34,8 +39,8 @@ def is_names(classes: str | None) -> bool:
 def read_classes(path: str) -> tuple[str, ...]:
     """Reads class names from a file, one per line; `cat,dog` are names themselves, those with a comma in double quotes.
 
-    Numbers before all names, which count from 0, and quotes around all names are no part of them. Raises DataError for names
-    that are blank, repeated or unusable, and for other forms than a name per line."""
+    Numbers from 0 before all names, and quotes around all names, are no part of them. Raises DataError for names that are
+    blank, repeated or unusable, and for other forms than a name per line."""
     if isinstance(path, str) and is_names(check_path(path)):
         names = split_names(path)
         check_class_names(names, f"classes={path}", DataError)
@@ -45,13 +50,13 @@ def read_classes(path: str) -> tuple[str, ...]:
     if os.path.isdir(path):
         raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
     try:
-        lines = [(number, clean_name(line)) for number, line in text_lines(local_file(check_path(os.fspath(path))))]
+        names = [clean_name(line) for _, line in text_lines(local_file(check_path(os.fspath(path))))]
     except OSError as error:
         raise DataError(f"{path}: {error}: correct the path") from error
-    while lines and not lines[-1][1]:
-        lines.pop()
+    while names and not names[-1]:
+        names.pop()
     seen: dict[str, int] = {}
-    for number, name in _bare_names(path, lines):
+    for number, name in enumerate(_bare_names(path, names), 1):
         if not name:
             raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
         if name in seen:
@@ -65,35 +70,31 @@ def read_classes(path: str) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Returns (line number, name) in the order of the class numbers, without quotes and numbers. Raises DataError.
-
-    Numbers whose names repeat, such as 1 euro and 2 euro, are a part of the names."""
-    if lines and all(len(name) > 2 and name[0] == name[-1] == '"' for _, name in lines):
-        return [(line, clean_name(name[1:-1])) for line, name in lines]
-    found = [_NUMBERED.fullmatch(name) for _, name in lines]
-    rows = sorted((int(match[1]), line, match[2]) for match, (line, _) in zip(found, lines, strict=True) if match)
-    fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
-    if rows and len(rows) == len(lines) == len({name for *_, name in rows}) and rows[-1][0] <= len(rows):
-        if wrong := next((row for expected, row in enumerate(rows) if row[0] != expected), None):
-            expected = rows.index(wrong)
-            shown = dict(lines)[wrong[1]][:60]
-            raise DataError(f"{path}:{wrong[1]}: {shown!r} should have the number {expected}, counted from 0: {fix}")
-        return [(line, name) for _, line, name in rows]
-    is_list = bool(lines) and all(name.startswith("- ") for _, name in lines)
-    for line, name in lines:
-        if name.endswith(",") or (len(lines) == 1 and "," in name) or is_list or name == "names:":
-            raise DataError(f"{path}:{line}: {name[:60]!r} is no name, or holds several: {fix}")
-        if len(rows) < len(lines) and _SURELY_NUMBERED.match(name):
-            raise DataError(f"{path}:{line}: {name[:60]!r} has a number, but other lines have none: {fix}")
-    return lines
+def _bare_names(path: str, names: list[str]) -> list[str]:
+    """Returns the names in the order of the class numbers, without quotes and numbers around all of them. Raises DataError."""
+    if names and all(len(name) > 2 and name[0] == name[-1] == '"' for name in names):
+        return [clean_name(name[1:-1]) for name in names]
+    rows = sorted((int(match[1]), match[2]) for match in map(_NUMBERED.fullmatch, names) if match)
+    if [number for number, _ in rows] == list(range(len(names))) and len({name for _, name in rows}) == len(rows):
+        return [name for _, name in rows]
+    is_list = all(name.startswith("- ") for name in names)
+    for line, name in enumerate(names, 1):
+        if (
+            name.endswith(",")
+            or (len(names) == 1 and "," in name)
+            or is_list
+            or _NUMBER.match(name)
+            or name == "names:"
+        ):
+            fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
+            raise DataError(f"{path}:{line}: {name[:60]!r} is no name, has a number, or holds several: {fix}")
+    return names
 
 
 def class_text(names: Sequence[str]) -> str:
     """Returns the text of a file of class names, one per line, in quotes if `read_classes` would change them otherwise."""
-    lines = list(enumerate(names, 1))
     try:
-        is_same = [name for _, name in _bare_names("", lines)] == list(names)
+        is_same = _bare_names("", list(names)) == list(names)
     except DataError:
         is_same = False
     return "".join(f"{name}\n" if is_same else f'"{name}"\n' for name in names)
@@ -164,3 +165,149 @@ def yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     if twice := tuple(name for name, count in Counter(map(clean_name, names)).items() if count > 1):
         raise DataError(f"{path}: two classes of the same name {first_names(twice)}: rename one of them")
     return tuple(names)
+
+
+# ---- class lists of YOLO
+# LabelImg writes a classes.txt into every folder, in the order in which its user needed the classes. So a number may stand for
+# another class in each folder, and each label file is read with the list nearest to it.
+
+
+class ClassList(NamedTuple):
+    """The class names of label files, in the order of their class numbers."""
+
+    file: str
+    names: tuple[str, ...]
+
+    def difference(self, other: "ClassList") -> str:
+        """Returns the first number that has different names in two lists, "" if there is none. Case does not count.
+
+        A list agrees with a longer one that begins with it."""
+        for number, (one, two) in enumerate(zip(self.names, other.names, strict=False)):
+            if one.casefold() != two.casefold():
+                return f"class {number} is {one!r} and {two!r}"
+        return ""
+
+    def require_equal(self, other: "ClassList") -> None:
+        """Raises DataError for a list that differs."""
+        if difference := self.difference(other):
+            fix = "remove the wrong one, or make them equal"
+            raise DataError(f"{self.file} and {other.file} name the same classes differently ({difference}): {fix}")
+
+    def number_in(self, numbers: Mapping[str, int], label: float) -> float:
+        """Returns the number in `numbers` (class name -> number) of the class `label` of this list. Raises ValueError."""
+        if label in range(len(self.names)):
+            return numbers[self.names[int(label)]]
+        if math.isfinite(label) and label == int(label):
+            raise ValueError(no_such_class(label, self.file, len(self.names)))
+        return label
+
+
+class ClassLists(NamedTuple):
+    """The class names of a data set, and the list of each folder with label files; other folders are read with `names`."""
+
+    names: tuple[str, ...]
+    by_folder: Mapping[str, ClassList] = {}
+
+
+def find_lists(top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[str]) -> ClassLists | None:
+    """Returns the class list nearest to each folder with label files, None if there is no list.
+
+    `top`: the data set. `folders`: folder of label files -> folders of their images. `used`: folders whose label files are read;
+    the others add their names, so that all splits have the same classes. Raises DataError if two lists in a folder differ."""
+    used = set(used)
+    found: dict[str, ClassList] = {}
+    for folder in sorted(folders):
+        try:
+            nearest = _nearest(top, folder, folders[folder])
+        except DataError:
+            if folder in used:
+                raise
+            continue
+        if nearest:
+            found[folder] = nearest
+    if used.isdisjoint(found):
+        return None
+    lists = list(found.values())
+    with suppress(DataError):  # the list of the data set gives the order, if it can be read
+        lists = [*filter(None, [list_in(str(top))]), *lists]
+    return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found)
+
+
+def _nearest(top: Path, folder: str, image_folders: Iterable[str]) -> ClassList | None:
+    """Returns the class list nearest to a folder of label files: in it or above it up to the data set `top`, then in or above
+    the folders of its images, then above `top`. Raises DataError if lists that are equally near differ."""
+    if found := _first(_places(folder, top)):
+        return found
+    near_images = (_first(_places(place, top)) for place in sorted(image_folders))
+    if found := _only(list(filter(None, near_images))):
+        return found
+    return _first(map(str, list(Path(os.path.abspath(top)).parents)[:ABOVE]))
+
+
+def _first(places: Iterable[str]) -> ClassList | None:
+    """Returns the list in the first of these folders that has one."""
+    return next(filter(None, map(list_in, places)), None)
+
+
+def _places(folder: str, top: Path) -> list[str]:
+    """Returns a folder and those above it, up to `top`; for a folder elsewhere, up to the one that holds both, if it is near."""
+    path, end = Path(os.path.abspath(folder)), Path(os.path.abspath(top))
+    above = [place for place in (end, *end.parents[:ABOVE]) if place in (path, *path.parents)]
+    if not above:
+        return [str(path), str(path.parent)]
+    return [str(place) for place in (path, *path.parents) if above[0] in (place, *place.parents)]
+
+
+def list_in(folder: str) -> ClassList | None:
+    """Returns the class list in a folder, None if there is none. Raises DataError if it has two that differ.
+
+    A file that is not a class list does not count next to one."""
+    found, problems = [], []
+    for file in _files_in(folder):
+        try:
+            names = _names_of(file)
+        except DataError as error:
+            problems.append(error)
+            continue
+        if names:
+            found.append(ClassList(str(file), tuple(map(clean_name, names))))
+    if problems and not found:
+        raise problems[0]
+    return _only(found)
+
+
+def names_next_to(path: Path) -> Classes:
+    """Returns the names in the class lists next to an annotation file, which must agree, None without any. Raises DataError."""
+    files = [file for file in _files_in(str(path.parent)) if file.name.lower() in OWN]
+    found = _only([ClassList(str(file), read_classes(str(file))) for file in files])
+    return found and found.names
+
+
+def _only(lists: Sequence[ClassList]) -> ClassList | None:
+    """Returns the longest of lists that agree. Raises DataError for two that differ."""
+    for other in lists:
+        lists[0].require_equal(other)
+    return max(lists, key=lambda one: len(one.names), default=None)
+
+
+def _kind_of(file: str | Path) -> str:
+    """Returns the name of a file in lower case, as it is in NAMES."""
+    name = os.path.basename(file).lower()
+    return "*.names" if name.endswith(".names") else name
+
+
+def _files_in(folder: str) -> list[Path]:
+    """Returns the files in a folder that are class lists by their names, in the order of NAMES."""
+    if not os.path.isdir(folder):
+        return []
+    found = [Path(folder, name) for name in os.listdir(folder) if _kind_of(name) in NAMES]
+    found = [path for path in found if not path.is_dir()]
+    return sorted(found, key=lambda file: (NAMES.index(_kind_of(file)), file.name))
+
+
+def _names_of(file: Path) -> Classes:
+    """Returns the names in a class list; None for a data file without any. Raises DataError."""
+    if _kind_of(file) == "data.yaml":
+        config = yaml_config(file)
+        return yaml_names(file, config) if config.get("names") else None
+    return read_classes(str(file))

@@ -2,24 +2,23 @@
 
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import count
 from mmap import ACCESS_READ, mmap
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Raw, Struct, field
 
 from datasets.errors import DataError, open_file
 from datasets.formats.file import File, Folder
-from datasets.formats.named_boxes import points_box
-from datasets.formats.rotation import Degrees, NoAngle, box_around
-from datasets.formats.source import Source
+from datasets.formats.source import Degrees, NoAngle, Source, box_around, points_box
 from datasets.formats.splits import read_split, select_images
-from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
+from datasets.formats.typed_json import ABSENT, Side, as_object, optional, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name, first_names
 
+T = TypeVar("T")
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
@@ -40,10 +39,12 @@ class Image(Struct, gc=False):
     not_exhaustive_category_ids: list[Id] | None = None  # LVIS: not exhaustive, only some objects have boxes
 
     def __post_init__(self) -> None:
-        """LVIS has only the address of an image, which ends with its folder and name."""
-        self.file_name = self.file_name or "/".join((self.coco_url or "").split("/")[-2:])
-        if not self.file_name:
+        if not self.name():
             raise ValueError("Object missing required field `file_name`")
+
+    def name(self) -> str:
+        """Returns the path of the image. LVIS has only its address, which ends with its folder and name."""
+        return self.file_name or "/".join((self.coco_url or "").split("/")[-2:])
 
 
 class Category(Struct, gc=False):
@@ -104,7 +105,7 @@ def read(file: File, split: Split) -> Source:
     """Reads a COCO file. Raises DataError.
 
     Ids that are not whole numbers are numbered. A box that is missing is computed from the segmentation."""
-    source, contents = file.path, file.json
+    source, contents = file.path, as_object(file.json)
     problems: list[str] = []
     categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
     images = [row for _, row in _rows(source, contents, "images", Image, problems)]
@@ -113,34 +114,38 @@ def read(file: File, split: Split) -> Source:
             f"{source}: captions, not boxes: give the file with the boxes, such as instances_train2017.json"
         )
     by_image, used, notes = _annotations(source, contents, problems)
-    names, category_ids, groups = _categories(source, categories, used, notes)
-    found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True, groups=groups)
+    names, category_ids = _categories(source, categories, used, notes)
+    found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True)
     found.problems, found.notes = problems, notes
     found.category_ids = [category_ids[key] for key in names.values()]
-    labels = {key: label for label, key in enumerate(names.values())}
-    image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
-    words = [image.split if isinstance(image.split, str) else "" for image in images]
-    chosen = select_images(found, [image.file_name for image in images], words, split)
-    for image in images:
-        key = _key(image.id)
-        if key in seen:
-            problem = "the id must be one that no other image has: export the file again"
-            problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
-            continue
-        seen.add(key)
-        if image.file_name not in chosen:
-            by_image.pop(key, None)
-            continue
-        size = int(image.height or 0), int(image.width or 0)
-        found.add_image(image.file_name, image_id=image_ids[key], size=size)
-        for annotation in by_image.pop(key, ()):
-            _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
-        _add_annotated(found, image, labels)
+    _add_images(found, images, by_image, {key: label for label, key in enumerate(names.values())}, split)
     for key, left in by_image.items():
         problems.append(
             f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
         )
     return found
+
+
+def _add_images(
+    found: Source, images: list[Image], by_image: dict[Id, list[Annotation]], labels: dict[Id, int], split: Split
+) -> None:
+    """Adds the images of a split with their annotations, which are taken out of `by_image`."""
+    image_ids, seen = whole_ids("images", (_key(image.id) for image in images), found.path, found.notes), set()
+    words = [image.split if isinstance(image.split, str) else "" for image in images]
+    chosen = select_images(found, [image.name() for image in images], words, split)
+    for image in images:
+        key, name = _key(image.id), image.name()
+        if key in seen:
+            problem = "the id must be one that no other image has: export the file again"
+            found.problems.append(f"{found.path}: image {image.id!r} {name!r}: {problem}")
+            continue
+        seen.add(key)
+        annotations = by_image.pop(key, ())
+        if name in chosen:
+            found.add_image(name, image_id=image_ids[key], size=(int(image.height or 0), int(image.width or 0)))
+            for annotation in annotations:
+                _add_box(found, annotation, labels, f"{found.path}: annotation {annotation.id} of {name}")
+            _add_annotated(found, image, labels)
 
 
 def _annotations(
@@ -176,13 +181,15 @@ def _box_around(bbox: tuple[float, ...], degrees: float) -> tuple[float, ...]:
     return x1, y1, x2 - x1, y2 - y1
 
 
-def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):
+def _rows(
+    source: str, contents: dict[str, Raw], key: str, kind: type[T], problems: list[str]
+) -> Iterator[tuple[int, T]]:
     return rows(contents.get(key, ABSENT), kind, f"{source}: {key}", problems)
 
 
 def _key(id_: Id) -> Id:
     """Returns an id in the form by which images, categories and annotations are compared: 5, 5.0 and "5" are equal."""
-    if type(id_) is int:
+    if isinstance(id_, int):
         return id_ if abs(id_) < MAX_ID else str(id_)
     if isinstance(id_, float):
         return int(id_) if abs(id_) < MAX_ID and id_.is_integer() else id_
@@ -193,7 +200,7 @@ def _key(id_: Id) -> Id:
 def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> dict[Id, int]:
     """Returns {key: id}: whole numbers stay as they are, other keys get those after the largest one, with a note."""
     keys = list(dict.fromkeys(keys))
-    ids = {key: key for key in keys if isinstance(key, int)}
+    ids: dict[Id, int] = {key: key for key in keys if isinstance(key, int)}
     if len(ids) < len(keys):
         notes.append(
             f"{source}: {kind} whose id is not a whole number below 2^53, which are numbered: {len(keys) - len(ids)}"
@@ -204,30 +211,23 @@ def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> d
 
 def _categories(
     source: str, categories: list[Category], used: set[Id], notes: list[str]
-) -> tuple[dict[str, Id], dict[Id, int], tuple[str, ...]]:
-    """Returns (key of each name in the order of ids, id of each key, names of groups). `used`: keys of the annotations.
+) -> tuple[dict[str, Id], dict[Id, int]]:
+    """Returns (key of each name in the order of ids, id of each key). `used`: keys of the annotations.
 
-    Some services export an unused category 0 that names the group of all others. It is left out or, if no other category has
-    its name, a group."""
-    rows = [(_key(row.id), clean_name(str(row.name))) for row in categories]
-    counts = Counter(name for _, name in rows)
+    Some services export an unused category 0 that names the group of all others. It is left out."""
+    found = [(_key(row.id), clean_name(str(row.name))) for row in categories]
     groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
-    unused = ()
-    for (key, name), group in zip(rows, groups, strict=True):
+    for (key, name), group in zip(list(found), groups, strict=True):
         is_group = key == 0 and group in ("", "none", name) and groups.count(name) > (group == name)
         if is_group and used and 0 not in used:
-            if counts[name] == 1:
-                unused = (name,)
-            else:
-                rows.remove((key, name))
-                notes.append(f"{source}: category 0 {name!r} has no box and is left out")
-            break
-    ids = whole_ids("categories", (key for key, _ in rows), source, notes)
-    names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
-    if len(ids) < len(rows) or len(names) < len(rows):
-        twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
+            found.remove((key, name))
+            notes.append(f"{source}: category 0 {name!r} has no box and is left out")
+    ids = whole_ids("categories", (key for key, _ in found), source, notes)
+    names = {name: key for key, name in sorted(found, key=lambda row: ids[row[0]])}
+    if len(ids) < len(found) or len(names) < len(found):
+        twice = tuple(sorted({name for key, name in found if names[name] != key})) or tuple(names)
         raise DataError(f"{source}: two categories have the same id or name {first_names(twice)}: rename one of them")
-    return names, ids, unused
+    return names, ids
 
 
 def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], place: str) -> None:
@@ -254,7 +254,7 @@ def _add_annotated(source: Source, image: Image, labels: dict[Id, int]) -> None:
     if image.neg_category_ids is not None:
         source.annotated[len(source) - 1] = [labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels]
     for one in image.not_exhaustive_category_ids or ():
-        place = f"{source.path}: image {image.id!r} {image.file_name!r}"
+        place = f"{source.path}: image {image.id!r} {image.name()!r}"
         if not image.width or not image.height:
             source.problems.append(f"{place}: not_exhaustive_category_ids without width and height: add them")
         elif _key(one) in labels:
@@ -268,10 +268,10 @@ def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[flo
         found = parse(segmentation, RunLengths, place, problems)
         return () if found is None else _mask_box(found)
     known = len(problems)
-    polygons = parse(segmentation, list[list[float]] | None, place, problems)
+    polygons = optional(segmentation, list[list[float]], place, problems) or []
     if len(problems) > known:
         return ()
-    points = [pair for polygon in polygons or () for pair in zip(polygon[::2], polygon[1::2], strict=False)]
+    points = [pair for polygon in polygons for pair in zip(polygon[::2], polygon[1::2], strict=False)]
     if not points or any(len(polygon) % 2 for polygon in polygons):
         problems.append(f"{place} has no points x, y, and there is no bbox: draw the object again, or remove it")
         return ()

@@ -7,18 +7,18 @@ import xml.etree.ElementTree as ElementTree
 
 from datasets.errors import DataError, open_file
 from datasets.formats.file import File, parse_xml
-from datasets.formats.named_boxes import (
+from datasets.formats.source import (
     Box,
     Corners,
     LabelFile,
+    Source,
     add_files,
+    box_around,
     ellipse_box,
     names_of,
     points_box,
     side,
 )
-from datasets.formats.rotation import box_around
-from datasets.formats.source import Source
 from datasets.formats.splits import select_images
 from datasets.store import Split
 from utils.text import clean_name, number_of
@@ -30,13 +30,6 @@ _ROOT = re.compile(rb"<(\w+:)?annotations\b")
 def matches(file: File) -> bool:
     """Returns whether an XML file has many images."""
     return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
-
-
-def images_in(path: str) -> set[str]:
-    """Returns the names of the images in an XML file."""
-    with open_file(path) as file:
-        names = re.findall(rb'<image\b[^>]*?\bname="([^"]*)"', file.read())
-    return {name.decode("utf-8", "replace") for name in names}
 
 
 def read(file: File, split: Split) -> Source:

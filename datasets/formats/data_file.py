@@ -1,17 +1,14 @@
 """YOLO data files, data.yaml or obj.data of darknet, with the images and classes of all splits -> Source."""
 
-import codecs
 import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from datasets.errors import DataError, check_path, one_line
 from datasets.formats import image_paths, yolo
-from datasets.formats.class_lists import ClassList, ClassLists, list_in
-from datasets.formats.class_names import PARTS, darknet_config, yaml_config, yaml_names
+from datasets.formats.class_names import PARTS, ClassList, ClassLists, darknet_config, list_in, yaml_config, yaml_names
 from datasets.formats.file import File, Folder, images_of, text_lines, unread_image_notes
 from datasets.formats.source import Source
 from datasets.formats.splits import SPLIT_NAMES, add_splits
@@ -22,7 +19,6 @@ from utils.text import clean_name
 
 MAIN = "data.yaml"
 _YOLO = re.compile(rb"^[\"']?(train|val|valid|validation|test)[\"']? *:", re.IGNORECASE | re.MULTILINE)
-_NAMES = re.compile(rb"^[\"']?names[\"']? *:", re.IGNORECASE | re.MULTILINE)
 _DARKNET = re.compile(rb"^\s*(train|valid|names) *=", re.IGNORECASE | re.MULTILINE)
 
 
@@ -30,7 +26,7 @@ def matches(file: File) -> bool:
     """Returns whether a file in the data set itself is a data file, yaml or darknet."""
     if "/" in file.place:
         return False
-    head = _beginning(file)
+    head = file.head.removeprefix(BOM)
     return bool(_DARKNET.search(head) if file.suffix == ".data" else file.name.lower() == MAIN or _YOLO.search(head))
 
 
@@ -61,55 +57,30 @@ def read_data_file(file: File, split: Split) -> Source:
     return source
 
 
-def _class_list(path: Path, config: dict[str, Any]) -> ClassList | None:
-    """Returns the class names in the contents of a data file, None if it only has their number. Raises DataError."""
-    return ClassList(str(path), tuple(map(clean_name, yaml_names(path, config)))) if config.get("names") else None
-
-
 def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
-    """Reads the data file of a folder. Raises DataError for class lists in the folder that differ."""
-    path, others = _data_files(folder, names)
+    """Reads the data file of a folder: data.yaml, or the only other yaml file, or else the only darknet file.
+
+    Raises DataError if there are several, and for class lists in the folder that differ."""
+    found = sorted(names, key=lambda name: (name.lower().endswith(".data"), name.lower() != MAIN, name))
+    path, is_darknet = folder.path / found[0], found[0].lower().endswith(".data")
+    rivals = [name for name in found if name.lower().endswith(".data") == is_darknet]
+    if found[0].lower() != MAIN and len(rivals) > 1:
+        raise DataError(f"{folder.path}: several data files ({', '.join(rivals[:5])}): name one of them")
     source = read_data_file(File(path, folder.image_root), folder.split)
     source.has_yolo_labels = True
-    own = _class_list(path, _config(path))
+    config = _config(path)
     if (
-        own and path.suffix.lower() != ".data"
+        config.get("names") and not is_darknet
     ):  # darknet keeps names of other data sets in its folder, and names its own
-        lists: list[ClassList | None] = []
-        for other in others:
-            with suppress(DataError):  # it cannot be read
-                lists.append(_class_list(other, _config(other)))
+        own = ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
         # a labeling tool writes its list next to the label files, and the order of its names may be another one
         places = {str(folder.path), *(os.path.dirname(source.files[index]) for index in range(len(source)))}
-        lists += map(list_in, sorted(places))
-        for found in filter(None, lists):
-            own.require_equal(found)
-    if others:
+        for other in filter(None, map(list_in, sorted(places))):
+            own.require_equal(other)
+    if others := found[1:]:
         text = f"{folder.path}: data files that are not read, because there is {path.name}: {len(others)}, for example "
-        source.notes.append(one_line(text + others[0].name))
+        source.notes.append(one_line(text + others[0]))
     return [source]
-
-
-def _data_files(folder: Folder, names: Iterable[str]) -> tuple[Path, list[Path]]:
-    """Returns (the data file of a folder, others, which are not read). `names`: those that look like data files.
-
-    It is data.yaml, or the only other yaml file, or else the only darknet file. Raises DataError if there are several."""
-    found = sorted(names, key=lambda name: (name.lower().endswith(".data"), name.lower() != MAIN, name))
-    first = found[0]
-    rivals = [name for name in found if name.lower().endswith(".data") == first.lower().endswith(".data")]
-    if first.lower() != MAIN and len(rivals) > 1:
-        raise DataError(f"{folder.path}: several data files ({', '.join(rivals[:5])}): name one of them")
-    yamls = [name for name in folder.of_suffix((".yaml", ".yml")) if "/" not in name and name not in found]
-    found += [name for name in yamls if _NAMES.search(_beginning(folder.file(name)))]
-    return folder.path / first, [folder.path / name for name in found[1:]]
-
-
-def _beginning(file: File) -> bytes:
-    """Returns the beginning of a text without a byte order mark, and of UTF-16 without zeros."""
-    head = file.head
-    for mark in (BOM, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        head = head.removeprefix(mark)
-    return head.replace(b"\0", b"")
 
 
 def _config(path: Path) -> dict[str, Any]:

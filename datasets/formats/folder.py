@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, NoReturn
 
 from datasets.errors import DataError, one_line, raise_any
-from datasets.formats import image_paths, yolo
+from datasets.formats import annotation_file, image_paths, yolo
 from datasets.formats.file import File, Folder, images_of, stem_of, unread_image_notes
 from datasets.formats.formats import (
     FORMATS,
@@ -58,7 +58,7 @@ def read_folder(folder: Folder) -> Reading:
     row, files = _choose(folder, formats)
     if row.read_folder:
         sources = row.read_folder(folder, files)
-    else:
+    elif row.read:
         sources = read_split(folder, list(files), row.read)
     sources[0].problems += _damaged(folder, formats, row)
     read_as = YOLO if sources[0].has_yolo_labels else row
@@ -69,7 +69,7 @@ def _choose(folder: Folder, formats: Callable[[str], Format | None]) -> tuple[Fo
     """Returns the format of a folder, and its files. They are recognized as they are asked for: YOLO has one for each image."""
     for row in FORMATS:
         names = folder.of_suffix(row.suffixes)
-        if row.suffixes == TEXT and row.images:
+        if row.suffixes == TEXT and row.read:
             names = [name for name in names if stem_of(name) not in folder.stems]
         matching = (name for name in names if formats(name) is row)
         if (first := next(matching, None)) is not None:
@@ -107,7 +107,7 @@ def _refuse(folder: Folder, formats: Callable[[str], Format | None]) -> NoReturn
 
 def _damaged(folder: Folder, formats: Callable[[str], Format | None], row: Format) -> list[str]:
     """Returns the problems of files in no format, with the name of an image, in a format with one label file per image."""
-    if row.images or row.read_folder is None or row.suffixes == TEXT:
+    if row.read or row.suffixes == TEXT:
         return []
     files = (folder.file(name) for name in folder.of_suffix(row.suffixes) if formats(name) in (None, UNREADABLE))
     fix = "export it again, or take it out of this folder"
@@ -124,12 +124,12 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
     Raises DataError if label files of one format that are not read label more images than those that are read, unless a data
     file decides."""
     folder, is_yolo = reading.folder, reading.row is YOLO
-    own = {found.files[index] for index in range(len(found))}
+    read = {found.files[index] for index in range(len(found))}
     for source in reading.sources:
-        own |= {source.path, *source.label_files}
+        read |= {source.path, *source.label_files}
     mine, others, images = [], defaultdict(list), set(images_of(folder.files))
     for name in (name for name in folder.files if name not in images):
-        if os.path.join(folder.path, name) in own:  # these files are not opened again
+        if os.path.join(folder.path, name) in read:  # these files are not opened again
             mine.append(name)
         elif (row := reading.formats(name)) and not (row is YAML or (row is YOLO and reading.is_decided)):
             others[row.name].append(name)
@@ -141,20 +141,18 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
         largest = max(counts, key=lambda kind: counts[kind])
         if counts[largest] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            own_files = f"{reading.row.name} ({mine[0] if mine else folder.path})"
-            what = f"{own_files} would be read with {amount(count, 'image')}"
+            own = f"{reading.row.name} ({mine[0] if mine else folder.path}) would be read with {amount(count, 'image')}"
             other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
-            raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
-    unread = {kind: names for kind, names in others.items() if counts[kind] or kind != LISTS.name}  # else without boxes
-    notes = [f"{folder.path}: {_unread_text(folder, kind, names)}" for kind, names in unread.items()]
-    return notes if is_yolo else notes + unread_image_notes(folder.path, folder.files) + _lost_images(folder, found)
-
-
-def _unread_text(folder: Folder, kind: str, names: list[str]) -> str:
-    """Returns the number of label files that are not read, with the first one as an example."""
-    if kind == UNREADABLE.name:
-        return f"{kind}, but may hold labels: {len(names)}, for example {problem_of(folder.file(names[0]))}"
-    return f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+            raise DataError(f"{folder.path}: labels in several formats or places: {own}, but {other}: {fix}")
+    notes = []
+    for kind, names in others.items():
+        if kind == UNREADABLE.name:
+            example = problem_of(folder.file(names[0]))
+            notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}, for example {example}")
+        elif counts[kind] or kind != LISTS.name:  # other lists have no boxes
+            text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+            notes.append(f"{folder.path}: {text}")
+    return notes if is_yolo else [*notes, *unread_image_notes(folder.path, folder.files), *_lost_images(folder, found)]
 
 
 def _lost_images(folder: Folder, found: Annotations) -> list[str]:
@@ -168,15 +166,28 @@ def _lost_images(folder: Folder, found: Annotations) -> list[str]:
 
 
 def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:
-    """Returns the number of images that label files of a format label, none of damaged files."""
+    """Returns the number of images that label files of a format label; without files that cannot be read."""
     row, images, index = ROWS[kind], set(), image_paths.Stems(folder.images)
-    for file in files:
-        if row.images:
+    for name in files:
+        if row.read:
             with suppress(DataError):  # the note names it
-                images |= row.images(os.path.join(folder.path, file))
-        elif image := index.nearest(file) or index.nearest(os.path.splitext(file)[0]):  # Supervisely: a.jpg.json
+                images |= _labeled_images(row, folder.file(name))
+        elif image := index.nearest(name) or index.nearest(os.path.splitext(name)[0]):  # Supervisely: a.jpg.json
             images.add(image)
     return len(images)
+
+
+def _labeled_images(row: Format, file: File) -> set[str]:
+    """Returns the names of the images with boxes in a file. Raises DataError."""
+    read = row.read
+    if read is None or row.name == LISTS.name:  # a list may name images without boxes
+        source = annotation_file.read_annotation_file(file.path)
+    else:
+        source = read(file, ())
+    ends = [*source.starts[1:], len(source.labels)]
+    return {
+        source.images[index] for index, (start, end) in enumerate(zip(source.starts, ends, strict=True)) if end > start
+    }
 
 
 def real_path(path: str) -> str:

@@ -15,7 +15,6 @@ from datasets.formats import (
     coco,
     cvat,
     data_file,
-    json_images,
     labelme,
     labelstudio,
     records,
@@ -46,9 +45,8 @@ class Format(NamedTuple):
     name: str
     suffixes: tuple[str, ...]
     matches: Callable[[File], bool]
-    read: Callable[[File, Split], Source] | None = None  # a file with the labels of many images
+    read: Callable[[File, Split], Source] | None = None  # a file of many images; None: of the image of its name
     read_folder: Callable[[Folder, Iterable[str]], list[Source]] | None = None  # its files; None: `read` of its split
-    images: Callable[[str], set[str]] | None = None  # names in a file; None: it belongs to the image of its name
     fix: str = ""  # what to do with a file that is not read
 
 
@@ -66,33 +64,31 @@ def _is_of_many_images(file: File) -> bool:
     return has_any("images", "annotations.image_id")(file) and coco.has_labels(file.path)
 
 
-names = json_images.names
 YAML = Format(
     "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
 )
-CVAT = Format("CVAT", XML, cvat.matches, cvat.read, images=cvat.images_in)
+CVAT = Format("CVAT", XML, cvat.matches, cvat.read)
 LISTS = Format(
     "annotation files",
     TEXT,
     annotation_file.is_list,
     annotation_file.read_text,
     annotation_file.read_lists,
-    annotation_file.images_in,
 )
 YOLO = Format("YOLO", TEXT, yolo.matches, read_folder=yolo.read_folder)
-CSV = Format("CSV", TABLE, tables.is_table, tables.read, images=tables.image_names)
+CSV = Format("CSV", TABLE, tables.is_table, tables.read)
 FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     YAML,
     CVAT,
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
     Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
-    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_folder),
-    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder, names),
-    Format("Label Studio", JSON, labelstudio.matches, labelstudio.read, images=names),
-    Format("Create ML", JSON, records.is_create_ml, records.read_create_ml, images=names),
-    Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read, images=names),
-    Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest, images=names),
-    Format("Hugging Face", LINES, has("file_name", "objects"), records.read_hugging_face, images=names),
+    Format("LabelMe", JSON, has("shapes"), read_folder=labelme.read_folder),
+    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder),
+    Format("Label Studio", JSON, labelstudio.matches, labelstudio.read),
+    Format("Create ML", JSON, records.is_create_ml, records.read_create_ml),
+    Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read),
+    Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest),
+    Format("Hugging Face", LINES, has("file_name", "objects"), records.read_hugging_face),
     LISTS,
     YOLO,
     CSV,
@@ -102,7 +98,6 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
         annotation_file.is_list_below,
         annotation_file.read_text,
         annotation_file.refuse_lists_below,
-        annotation_file.images_in,
     ),
     Format("COCO for other tasks", JSON, has("images"), coco.read),
 )
@@ -120,28 +115,19 @@ def _named(file: File) -> bool:
 
 
 NOT_READ = (  # formats that many tools write, with the fix of `WRITE_LINES` where there is no shorter one
-    Format("CrowdHuman", LINES, has("gtboxes"), images=names),
-    Format("Ultralytics NDJSON", LINES, has("class_names"), images=names),
-    Format("Grounding DINO (ODVG)", LINES, has("detection.instances"), images=names),
-    Format("Scalabel or BDD100K", JSON, has_any("frames", "[].labels.box2d"), images=names),
-    Format("Datumaro", JSON, has("items", "categories"), images=names, fix=DATUMARO.format("datumaro")),
-    Format("MegaDetector", JSON, has("detection_categories"), images=names),
-    Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file), images=names),
-    Format("VoTT", JSON, has("assets"), images=names, fix="export CSV or Pascal VOC from VoTT"),
-    Format("SuperAnnotate", JSON, has("instances.className")),
-    Format("V7 (Darwin)", JSON, has("item.slots")),
-    Format("Cityscapes", JSON, has("imgHeight", "objects.polygon")),
-    Format("DeepFashion2", JSON, has("item1")),
+    Format("CrowdHuman", LINES, has("gtboxes")),
+    Format("Ultralytics NDJSON", LINES, has("class_names")),
+    Format("Grounding DINO (ODVG)", LINES, has("detection.instances")),
+    Format("Scalabel or BDD100K", JSON, has_any("frames", "[].labels.box2d")),
+    Format("Datumaro", JSON, has("items", "categories"), fix=DATUMARO.format("datumaro")),
+    Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file)),
+    Format("VoTT", JSON, has("assets"), fix="export CSV or Pascal VOC from VoTT"),
     Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
-    Format("detectron2", JSON, has("[].annotations.bbox_mode"), images=names),
     Format(
         "VIA's CSV", TABLE, _text(r"#?filename,.*,region_shape_attributes", is_list=True), fix="export JSON from VIA"
     ),
-    Format("Azure ML", LINES, has("image_url"), images=names),
-    Format("Labelbox", LINES, has("data_row"), images=names),
-    Format("PaliGemma or Florence", LINES, has("suffix"), images=names),
+    Format("Labelbox", LINES, has("data_row")),
     Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s"), fix=DATUMARO.format("kitti_detection")),
-    Format("PASCAL 1.00", TEXT, _text("# Compatible with PASCAL Annotation")),
     Format("DOTA", TEXT, _text(r"(imagesource|gsd):")),
     Format("DOTA", TEXT, _text(r"(N ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s")),
     Format("VisDrone", TEXT, _text(r"(-?\d+,){7}-?\d+,?\s")),

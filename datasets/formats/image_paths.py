@@ -5,13 +5,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from urllib.parse import unquote
 
 from datasets.errors import DataError
-from datasets.formats.file import stem_of
-from datasets.formats.splits import SPLIT_NAMES, split_in
-from utils.images import images_under
+from datasets.formats.file import UNREAD_SUFFIXES, Folder, of_suffix, stem_of
+from datasets.formats.splits import SPLIT_NAMES, split_in, split_of
+from utils.files import files_under
+from utils.images import IMAGE_SUFFIXES, images_under
 
+SUFFIXES = (*IMAGE_SUFFIXES, *UNREAD_SUFFIXES)
 DIGITS = "0123456789"  # of train2017
 MAX_CUT = 50  # folders of another computer before the path of a file
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
@@ -141,6 +144,34 @@ class Stems:
         fitting = list(map(fits, candidates))
         best = max(fitting, default=None)
         return [file for file, fit in zip(candidates, fitting, strict=True) if fit == best]
+
+
+def images_of_labels(folder: Folder, suffix: str, labels: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
+    """Returns (folder of the images, images relative to it) of label files that label one image each: in `image_root`, or in
+    the folder, or next to a folder that holds nothing but label files, such as Annotations or Annotations/train.
+
+    `labels`: the path of each label file, and the name of its image in it."""
+    images, some = folder.of_suffix(SUFFIXES), labels[:: max(len(labels) // 50, 1)]
+    if folder.image_root is not None:
+        return folder.image_root, of_suffix(files_under(folder.image_root), SUFFIXES)
+    index = Stems(images)
+    if any(index.nearest(os.path.relpath(label, folder.path), os.path.basename(name)) for label, name in some):
+        return str(folder.path), images
+    top = Path(os.path.abspath(folder.path))
+    only_labels = all("/" not in file or split_in(file) for file in folder.of_suffix(suffix))
+    alone = split_of(top.name) or len(os.listdir(top.parent)) == 1  # otherwise other data sets lie two folders above
+    for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_labels else ():
+        inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
+        for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
+            if any(_has_image(near, Path(label).stem, name) for label, name in some):
+                names = os.listdir(near) if near == place else files_under(near)
+                return str(near), of_suffix(sorted(names), SUFFIXES)
+    return str(folder.path), images
+
+
+def _has_image(folder: Path, stem: str, name: str) -> bool:
+    names = [name, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
+    return any(own and os.path.isfile(folder / own) for own in names)
 
 
 def doubts(label: object, root: str, images: Sequence[str]) -> list[str]:

@@ -2,21 +2,16 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from datasets.formats import image_paths
-from datasets.formats.file import File, Folder, images_of
-from datasets.formats.image_paths import ImageFinder
-from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box
-from datasets.formats.rotation import Degrees, angle_problem
-from datasets.formats.source import Source
+from datasets.formats.file import Folder
+from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
 from datasets.formats.splits import add_notes, select_split
-from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
-from datasets.store import Split
+from datasets.formats.typed_json import ABSENT, Side, open_json, optional, rows
 
 AREAS = ("polygon", "rectangle", "circle", "mask", "rotation", "oriented_rectangle")  # shapes that have a box
 
@@ -31,73 +26,43 @@ class Shape(Struct):
     theta: Degrees = Degrees()
 
 
-def read(file: File, split: Split) -> Source:
-    """Reads a single file with its image. Raises DataError."""
-    return _read(Folder(Path(file.path).parent, split, file.image_root), [file.name])
-
-
 def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
-    """Reads the JSON files in a folder that belong to its split. Raises DataError."""
-    names = list(names)
-    source = _read(folder, select_split(folder.path, names, folder.split))
-    source.label_files += [str(folder.path / name) for name in names]
-    add_notes(source, folder.path, names, folder.split)
-    return [source]
+    """Reads the JSON files in a folder that belong to its split; every shape becomes its bounding box. Raises DataError.
 
-
-def _read(folder: Folder, names: Sequence[str]) -> Source:
-    """Reads JSON files in a folder; every shape becomes its bounding box.
-
-    Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
-    source = Source(str(folder.path), str(folder.path))
+    Points and lines are left out with a note. An image is where its file says, or else has the name of the file."""
+    every = list(names)
+    chosen = select_split(folder.path, every, folder.split)
+    source = Source(str(folder.path), label_files=[str(folder.path / name) for name in every])
     parts: list[str] = []
-    labeled = [_label_file(os.path.join(folder.path, name), source.problems, parts) for name in names]
-    near: dict[str, list[str]] = {}  # path without suffix -> images
-    for image in images_of(folder.files):
-        near.setdefault(os.path.splitext(image)[0], []).append(image)
-    finder = ImageFinder(str(folder.path / "labels.json"), (file.image for file in labeled), folder.image_root)
+    files = [_label_file(os.path.join(folder.path, name), source.problems, parts) for name in chosen]
+    source.root, images = image_paths.images_of_labels(folder, ".json", [(file.path, file.image) for file in files])
+    index = image_paths.Stems(images)
     pairs = []
-    for name, file in zip(names, labeled, strict=True):
-        place = os.path.dirname(name)
-        named = os.path.join(place, file.image)
-        twins = near.get(os.path.splitext(name)[0], [])
-        if file.image and os.path.isfile(os.path.join(folder.path, named)):
-            twins = [named]
-        image = _in_root(folder.image_root, place, file.image) if folder.image_root and file.image else None
-        if not image and twins:
-            image = twins[0]
-            source.problems += image_paths.doubts(folder.path / name, str(folder.path), twins)
-        if not image:
-            wanted = file.image or f"{os.path.splitext(name)[0]}.jpg"
-            image = finder.find(wanted)
-            if doubt := finder.doubt(wanted):
-                source.problems.append(f"{folder.path / name}: {doubt}")
+    for name, file in zip(chosen, files, strict=True):
+        written = os.path.join(os.path.dirname(file.path), file.image)
+        if file.image and not folder.image_root and os.path.isfile(written):
+            image = os.path.relpath(written, source.root)
+        else:
+            found = index.all_nearest(name, os.path.basename(file.image))
+            source.problems += image_paths.doubts(file.path, source.root, found)
+            image = found[0] if found else file.image or f"{os.path.splitext(name)[0]}.jpg"
         pairs.append((image, file))
-    source.names = names_of(labeled)
+    source.names = names_of(files)
     add_files(source, pairs)
     if parts:
         text = f"shapes with the label and group_id of another one, of whose object they are parts: {len(parts)}"
         source.notes.append(f"{folder.path}: {text}, for example {parts[0]}")
-    return source
-
-
-def _in_root(image_root: str, folder: str, image: str) -> str | None:
-    """Returns the path of an image in `image_root`, with the subfolder of its JSON file or without it; None if it is not there.
-
-    Of an absolute path, or one with `..`, only the file name is used."""
-    if os.path.isabs(image) or ":" in image or ".." in image.split("/"):
-        image = image.rpartition("/")[2]
-    places = [os.path.abspath(os.path.join(image_root, place)) for place in (os.path.join(folder, image), image)]
-    return next(filter(os.path.isfile, places), None)
+    add_notes(source, folder.path, every, folder.split)
+    return [source]
 
 
 def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
     contents = open_json(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
         return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
-    image, height, width = (
-        parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
-        for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
+    image = optional(contents.get("imagePath", ABSENT), str, f"{path}: imagePath", problems)
+    height, width = (
+        optional(contents.get(key, ABSENT), Side, f"{path}: {key}", problems) for key in ("imageHeight", "imageWidth")
     )
     shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
     boxes = [(shape.group_id, _box(shape)._replace(place=f"{path}: object {index + 1}")) for index, shape in shapes]

@@ -10,13 +10,14 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError, note_dropped, raise_any
-from datasets.formats.fractions import find_fractions, is_whole_file
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
 from utils.text import check_class_names, clean_name, first_names, printable
+
+MAX_FRACTION = 1.5  # x + width, where x, y is the center of a box in fractions
 
 
 def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
@@ -33,11 +34,9 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
+    notes += _report(source, [*problems, *_fractions_problem(source, boxes)], without_area, options.bad_boxes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    like_fractions = find_fractions(source, boxes, starts)
-    indices[list(like_fractions)] = -1
-    notes += _report(source, problems, without_area, list(like_fractions.values()), options.bad_boxes)
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -63,19 +62,24 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
 
 
-def _report(
-    source: Source, problems: list[str], without_area: list[str], like_fractions: list[str], bad_boxes: str
-) -> list[str]:
-    """Returns notes about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
+def _report(source: Source, problems: list[str], without_area: list[str], bad_boxes: str) -> list[str]:
+    """Returns a note about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
     problems = source.problems + problems
-    if is_whole_file(len(like_fractions), len(source.labels)):
-        problems += like_fractions
-        like_fractions = []
     if problems and bad_boxes == "error":
-        problems += without_area + like_fractions
+        problems += without_area
     raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    notes = note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
-    return notes + note_dropped(f"{source.path}: boxes below a pixel", like_fractions, bad_boxes)
+    return note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
+
+
+def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
+    """Returns a problem if all boxes of a format in pixels look like fractions of their images."""
+    if not len(boxes) or any(source.are_fractions) or not (boxes.max() <= MAX_FRACTION and boxes[:, :2].max() < 1):
+        return []
+    if (boxes == np.floor(boxes)).all():  # whole numbers are pixels
+        return []
+    box = "{:g},{:g},{:g},{:g}".format(*boxes[0])
+    fix = "multiply them by width and height, or use a format that has fractions (YOLO)"
+    return [f"{source.places[0]}: box {box}, as all others, looks like fractions, but this format is in pixels: {fix}"]
 
 
 def _with_annotated_and_ignored(
@@ -103,7 +107,7 @@ def _with_annotated_and_ignored(
 def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:
     """Returns (class names by label, class names of the result, notes); None: "0", "1", ... Raises DataError."""
     names = source.names
-    if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
+    if names is None and source.needs_classes and classes is None:
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
     if classes is not None:
@@ -120,11 +124,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
-    unused = {name for name in source.groups if name not in (classes or ())}
-    notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
-    if classes is None:
-        classes = tuple(name for name in names if name not in unused)
-    return names, classes, notes
+    return names, names if classes is None else classes, notes
 
 
 def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:
@@ -185,7 +185,7 @@ def _check_labels_and_areas(
         problems += [f"{source.places[row]}: {source.sizes_problem}" for row in range(len(labels))]
     unknown = lru_cache(maxsize=None)(unknown_class)
     for row in np.flatnonzero(is_known & ~((indices >= 0) & has_area)).tolist():
-        label, place = labels[row], source.places[row]
+        label = labels[row]
         box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
         if not is_finite[row]:
             problem = f"box {box},{label:g} holds a value that is not a number; draw it again, or remove it"
@@ -196,12 +196,12 @@ def _check_labels_and_areas(
             problem = f"class {int(label)} without a list of names: {fix}"
         elif not is_class[row]:
             problem = no_such_class(label, source.names_from, len(table))
-        elif indices[row] < 0 and names is not None:
+        elif indices[row] < 0 and names is not None and classes is not None:
             problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
         else:
-            without_area.append(f"{place}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
+            without_area.append(f"{source.places[row]}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
             continue
-        problems.append(f"{place}: {problem}")
+        problems.append(f"{source.places[row]}: {problem}")
     indices[~(is_known & has_area)] = -1
     return indices, problems, without_area
 

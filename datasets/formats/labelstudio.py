@@ -9,24 +9,23 @@ from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, raise_any
 from datasets.formats.file import File
-from datasets.formats.named_boxes import (
+from datasets.formats.source import (
     Box,
     Corners,
     LabelFile,
+    Source,
     ellipse_box,
     names_of,
     points_box,
     rotated_box,
     source_of,
 )
-from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Angle, Side, as_list, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
 OPEN = "tasks without a submitted annotation, left out"
 SEVERAL = "tasks with several annotations, of which one counts"
-SECOND = "labels of a second control on an object, not read"
 # What a JSON-MIN task holds of itself, next to its data and its controls: nothing in it is drawn.
 OWN_KEYS = {"id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement"}
 
@@ -101,8 +100,8 @@ def read(file: File, split: Split) -> Source:
     where the file has the size of the image, otherwise in fractions of the image."""
     path = file.path
     problems: list[str] = []
-    left_out: dict[str, list[str]] = {OPEN: [], SEVERAL: [], SECOND: []}  # what was not read -> places
-    files = [_label_file(task, left_out[SECOND]) for task in _tasks(file, left_out, problems)]
+    left_out: dict[str, list[str]] = {OPEN: [], SEVERAL: []}  # what was not read -> places
+    files = [_label_file(task) for task in _tasks(file, left_out, problems)]
     if not files and left_out[OPEN]:
         raise_any(f"{path}: problems: {len(problems)}", problems)  # annotations that could not be read
         raise DataError(
@@ -147,15 +146,14 @@ def _tasks(file: File, left_out: Mapping[str, list[str]], problems: list[str]) -
         yield Task(place, image, results)
 
 
-def _label_file(task: Task, second: list[str]) -> LabelFile:
-    """Returns the boxes of a task. The labels of the control <Labels> on an object of another control go to `second`."""
+def _label_file(task: Task) -> LabelFile:
+    """Returns the boxes of a task. Labels of the control <Labels> on an object of another control are not read."""
     tools = {str(result.id) for _, result in task.results if result.id is not None and result.value.tool_names()}
-    results = []
-    for index, result in task.results:
-        if str(result.id) in tools and not result.value.tool_names():
-            second += [f"{name} ({task.place})" for name in result.value.labels]
-        else:
-            results.append((index, result))
+    results = [
+        (index, result)
+        for index, result in task.results
+        if result.value.tool_names() or str(result.id) not in tools or not result.value.labels
+    ]
     height, width = _written_size(results)
     boxes = list(_boxes(results, task.place, width, height))
     return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)

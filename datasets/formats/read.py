@@ -204,9 +204,9 @@ def _merge_images(data: Annotations) -> Annotations:
         keep[place] = seen.setdefault(box, image[row]) == image[row]
     rows = order[keep]
     starts = np.concatenate([[0], np.cumsum(np.bincount(owner[image[rows]], minlength=len(data)))])
-    example = next((one, other) for other, one in enumerate(owners) if one != other)
+    example = next(one for other, one in enumerate(owners) if one != other)
     text = f"{data.source}: images with several label files or lines, merged: {int(several.sum())}"
-    text += f"; equal boxes in them, counted once: {len(order) - len(rows)}; for example {_places(data, *example)}"
+    text += f"; equal boxes in them, counted once: {len(order) - len(rows)}; for example {data.path(example)}"
     if data.annotated is not None:
         annotated = np.zeros_like(data.annotated)
         np.bitwise_or.at(annotated, owner, data.annotated)
@@ -215,14 +215,3 @@ def _merge_images(data: Annotations) -> Annotations:
         data.with_rows(rows, starts).select(np.array(sorted(first.values()))), notes=(*data.notes, printable(text))
     )
     return merged if merged.annotated is None else merged.with_annotated(merged.annotated_mask())
-
-
-def _places(data: Annotations, *indices: int) -> str:
-    """Returns the path of an image, and the different places of its boxes."""
-    places = []
-    for index in indices:
-        line = f"line {data.lines[index]}" if data.lines[index] else ""
-        places.append(": ".join(filter(None, (data.files[index], line))))
-    places = list(dict.fromkeys(filter(None, places)))
-    path = data.path(indices[0])
-    return f"{path}: {' and '.join(places)}" if len(places) > 1 else path

@@ -10,15 +10,13 @@ from msgspec import Raw, Struct, field
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import File, Folder, text_lines
-from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box, source_of
-from datasets.formats.source import Source
+from datasets.formats.source import Box, LabelFile, Source, add_files, names_of, points_box, source_of
 from datasets.formats.splits import (
     SPLITS,
     add_notes,
-    add_splits,
     select_images,
-    select_rows,
     select_split,
+    source_of_split,
     word_split,
 )
 from datasets.formats.typed_json import BOM, as_list, parse
@@ -63,18 +61,14 @@ def _source(
     for place, record in records:
         name = record.image()
         files.append(LabelFile(place, name, boxes=list(record.boxes()), problem="" if name else "no image: name it"))
-    names = names_of(files)  # of all splits, which have the same classes
+    words = [record.split_word() for _, record in records]
+    places = [(file.image, file.path) for file in files]
+    names = names_of(files)
     are_numbers = bool(names) and all(map(str.isdecimal, names))
     if are_numbers:
         names = tuple(sorted(names, key=int))
-    words = [record.split_word() for _, record in records]
-    places = [(file.image, file.path) for file in files]
-    chosen, splits, notes = select_rows(path, places, words, split, problems)
-    found = source_of(path, [file for file in files if file.image in chosen], names)
+    found = source_of_split(path, files, names, places, words, split, problems)
     found.names_are_numbers = are_numbers
-    found.problems = problems + found.problems
-    found.notes = notes + found.notes
-    add_splits(found, path, splits, split)
     return found
 
 
@@ -94,15 +88,6 @@ class HuggingFace(Record, kw_only=True):
 
     file_name: str
     objects: _Objects
-    set: Any = ""  # these fields count as the split if they name one
-    subset: Any = ""
-    partition: Any = ""
-    usage: Any = ""
-
-    def split_word(self) -> str:
-        """Returns the split in the first field that names one."""
-        others = [word_split(str(value)) for value in (self.set, self.subset, self.partition, self.usage)]
-        return super().split_word() or next((word for word in others if word in SPLITS), "")
 
     def image(self) -> str:
         return self.file_name

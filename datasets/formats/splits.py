@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.file import File, Folder
-from datasets.formats.source import Source
+from datasets.formats.source import LabelFile, Source, source_of
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
@@ -135,6 +135,24 @@ def select_rows(
         text = f"images that belong to no split, left out: {len(lost)}, for example {image} ({lost[image][1]})"
         notes.append(f"{source}: {text}; their split is {' or '.join(found[:10])}: write one, such as train or val")
     return {image for image, (word, _) in rows.items() if word == chosen}, there & set(SPLITS), notes
+
+
+def source_of_split(
+    path: str,
+    files: Sequence[LabelFile],
+    names: tuple[str, ...],
+    places: Sequence[tuple[str, str]],
+    words: Sequence[str],
+    split: Split,
+    problems: list[str],
+) -> Source:
+    """Returns the images of a split in a file with all splits, see `select_rows`. All splits have the class names `names`."""
+    chosen, splits, notes = select_rows(path, places, words, split, problems)
+    found = source_of(path, [file for file in files if file.image in chosen], names)
+    found.problems = problems + found.problems
+    found.notes = notes + found.notes
+    add_splits(found, path, splits, split)
+    return found
 
 
 def select_images(found: Source, names: Sequence[str], words: Sequence[str], split: Split) -> set[str]:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
-from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
-from datasets.formats.rotation import FIELDS, angle_problem
-from datasets.formats.source import Source
-from datasets.formats.splits import SPLITS, add_splits, select_rows, word_split
+from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side
+from datasets.formats.splits import source_of_split, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
@@ -29,9 +27,12 @@ NAMES = {  # field -> the names of its column in a header, in lower case
     "x2": ("xmax", "x2"),
     "y2": ("ymax", "y2"),
 }
-OPTIONAL = {"width": ("width",), "height": ("height",), "crowd": ("isgroupof", "iscrowd")}  # the size is the image's
-SPLIT = "split"  # the column with the split of an image; one of the other names counts if it has names of splits
-SPLIT_NAMES = (SPLIT, "set", "subset", "partition", "usage")
+OPTIONAL = {
+    "width": ("width",),
+    "height": ("height",),
+    "crowd": ("isgroupof", "iscrowd"),
+    "split": ("split",),
+}  # of the image
 CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 VERIFIED = ("ImageID", "LabelName", "Confidence")  # columns of Open Images' verified labels
 ROUNDING = 1e-3  # of fractions
@@ -44,7 +45,6 @@ class Columns(NamedTuple):
     width: int  # the number of all columns
     is_header: bool = False  # the first row is no data
     is_open_images: bool = False
-    split: str = ""  # name of the column with the split of the image
     angles: Mapping[str, int] = {}  # name -> position of columns with an angle of the box
     unread: tuple[str, ...] = ()  # names of the other columns
 
@@ -84,15 +84,12 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     read = set(at.values())
     if more := [row[i] for i, word in enumerate(words) if i not in read and re.fullmatch(r"[xy]\d+", word)]:
         raise DataError(f"{place}: more corners than those of a box, {', '.join(more)}: write {FORMS}")
-    split = next((name for name in SPLIT_NAMES if name in words), "")
-    if split:
-        at["split"] = words.index(split)
     angles = {row[i].strip(): i for i, word in enumerate(words) if not set(FIELDS).isdisjoint(re.split("[ _]", word))}
     is_open_images = {"imageid", "labelname"} <= set(words)  # which has many more columns
     unread = (
         () if is_open_images else tuple(word for i, word in enumerate(row) if i not in {*at.values(), *angles.values()})
     )
-    return Columns(at, len(row), True, is_open_images, split, angles, unread)
+    return Columns(at, len(row), True, is_open_images, angles, unread)
 
 
 def _is_data(row: Sequence[str]) -> bool:
@@ -128,12 +125,6 @@ def is_table(file: File) -> bool:
     return False
 
 
-def image_names(path: str) -> set[str]:
-    """Returns the names of the images in a table. Raises DataError."""
-    columns, lines = _open(path)
-    return {columns.fields(row)["image"] for _, row in lines}
-
-
 def read(file: File, split: Split) -> Source:
     """Reads a CSV file with one box per line, with or without a header. Raises DataError.
 
@@ -162,14 +153,8 @@ def read(file: File, split: Split) -> Source:
         words.append(word_split(fields.get("split", "")))
         if any(fields[name] for name in CORNERS):
             boxes[image].append(_box(columns, row, names, place, number))
-    if columns.split != SPLIT and set(words).isdisjoint(SPLITS):
-        words = [""] * len(words)  # a column such as set, which has other words
     files = [labels._replace(boxes=boxes[image]) for image, labels in images.items()]
-    chosen, splits, notes = select_rows(path, places, words, split, problems)
-    source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
-    add_splits(source, path, splits, split)
-    source.notes += notes
-    source.problems = problems + source.problems
+    source = source_of_split(path, files, names_of(files), places, words, split, problems)
     if columns.is_open_images:
         fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
         source.sizes_problem = f"the boxes are fractions of the image: {fix}"

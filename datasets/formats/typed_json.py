@@ -79,25 +79,31 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
     try:
-        raw = raw if memoryview(raw).nbytes else b"null"
-        return msgspec.json.decode(raw, type=kind, strict=strict, dec_hook=_convert)
+        return msgspec.json.decode(
+            raw if memoryview(raw).nbytes else b"null", type=kind, strict=strict, dec_hook=_convert
+        )
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
 
 
+def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
+    """Returns `parse` of a value, None for null and `ABSENT`."""
+    return None if bytes(memoryview(raw)[:5]) in (b"", b"null") else parse(raw, kind, place, problems, strict)
+
+
 def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
-    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` has no rows."""
+    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows."""
     decoder = msgspec.json.Decoder(kind, strict=False, dec_hook=_convert)
-    for index, row in enumerate(parse(raw, list[Raw] | None, place, problems, strict=True) or ()):
+    for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
         try:
             yield index, decoder.decode(row)
         except _ERRORS as error:
             problems.append(explain(row, f"{place}[{index}]", error))
 
 
-def _convert(kind: type[T], value: Any) -> T:
-    """Returns the value of a field whose type is a class with the method `of`, such as Degrees in rotation.py."""
+def _convert(kind: Any, value: Any) -> Any:
+    """Returns the value of a field whose type is a class with the method `of`, such as Degrees in source.py."""
     return kind.of(value)
 
 
@@ -109,8 +115,8 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
         return f"{place}: not UTF-8 text: save the file as UTF-8"
     except RecursionError:
         return f"{place}: lists or objects are nested too deeply: export the file again"
-    except ValueError as problem:  # not JSON, or a number of more than 4,300 digits
-        return f"{place}: not JSON ({problem}): export the file again"
+    except ValueError as wrong:  # not JSON, or a number of more than 4,300 digits
+        return f"{place}: not JSON ({wrong}): export the file again"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
     name = f" (id {shown(value['id'])})" if isinstance(value, dict) and "id" in value else ""

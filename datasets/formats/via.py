@@ -7,8 +7,7 @@ from msgspec import Raw, Struct
 
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, names_of, points_box, source_of
-from datasets.formats.source import Source
+from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box, source_of
 from datasets.formats.typed_json import ABSENT, Angle, as_object, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name
@@ -45,8 +44,7 @@ class Image(Struct):
 def read(file: File, split: Split) -> Source:
     """Reads a project of VIA, or its annotations. Raises DataError.
 
-    The class is the only attribute of the regions, or the one that is named class, label, name or type. Without any, the
-    classes that the user gives must be one class."""
+    The class is the only attribute of the regions, or the one that is named class, label, name or type."""
     source, contents = file.path, as_object(file.json)
     problems: list[str] = []
     options = _options(contents, source, problems)
@@ -62,16 +60,11 @@ def read(file: File, split: Split) -> Source:
     attribute = _attribute(source, every)
     files = []
     for place, name, regions in found:
-        named = options.get(attribute or "", {})
+        named = options.get(attribute, {})
         boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
         files.append(LabelFile(place, name, boxes=boxes))
-    is_unnamed = attribute is None and bool(every)
-    packed = source_of(source, files, None if is_unnamed else names_of(files))
+    packed = source_of(source, files, names_of(files))
     packed.problems = problems + packed.problems
-    if is_unnamed:
-        packed.one_class = True
-        fix = "add one in VIA or, if there is one class, name it by classes=FILE"
-        packed.needs_classes = f"the regions have no attribute for the class: {fix}"
     return packed
 
 
@@ -99,21 +92,21 @@ def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Regio
     return [(index, region) for index, region in parsed if region is not None]
 
 
-def _attribute(source: str, regions: Sequence[Region]) -> str | None:
-    """Returns the name of the attribute with the class; None if there are no attributes."""
+def _attribute(source: str, regions: Sequence[Region]) -> str:
+    """Returns the name of the attribute with the class; "" without regions. Raises DataError."""
     names = list(dict.fromkeys(name for region in regions for name in region.region_attributes))
     fitting = names if len(names) == 1 else [name for name in names if name.lower() in NAMES]
     if len(fitting) == 1:
         return fitting[0]
-    if names:
-        there = ", ".join(map(repr, names[:10]))
+    if regions:
+        there = ", ".join(map(repr, names[:10])) or "none"
         raise DataError(f"{source}: which attribute is the class? There are {there}: name one of them class in VIA")
-    return None
+    return ""
 
 
-def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, Any]) -> Box:
+def _box(region: Region, attribute: str, place: str, named: Mapping[str, Any]) -> Box:
     """Returns the box of a region. `named`: the ids of a drop-down or of radio buttons, with their descriptions."""
-    shape, value = region.shape_attributes, region.region_attributes.get(attribute or "")
+    shape, value = region.shape_attributes, region.region_attributes.get(attribute)
     if isinstance(value, dict):  # check boxes
         value = (
             next((key for key, chosen in value.items() if chosen), None)
@@ -134,6 +127,6 @@ def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, 
     else:
         corners = points_box(zip(shape.all_points_x, shape.all_points_y, strict=True))
     problem = ""
-    if attribute is not None and not name:
+    if not name:
         problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
     return Box(name, corners, problem=problem, place=place)

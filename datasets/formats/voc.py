@@ -13,7 +13,6 @@ from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import (
     CLASS_FILES,
-    UNREAD_SUFFIXES,
     File,
     Folder,
     images_of,
@@ -22,19 +21,26 @@ from datasets.formats.file import (
     stem_of,
     text_lines,
 )
-from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
-from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
-from datasets.formats.source import Source
+from datasets.formats.source import (
+    FIELDS,
+    Box,
+    Degrees,
+    LabelFile,
+    Source,
+    add_files,
+    angle_problem,
+    box_around,
+    names_of,
+    side,
+)
 from datasets.formats.splits import (
     add_notes,
     add_splits,
     listed_name,
     select_split,
-    split_in,
     split_of,
 )
 from datasets.store import Split
-from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
@@ -91,14 +97,15 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
     """Reads the XML files `listed` in a folder with the XML files `every`. Raises DataError."""
     path, xmls = folder.path, listed.xmls
     parsed = {xml: _voc_file(path / xml) for xml in every}
-    root, images = _images(folder, [parsed[xml] for xml in xmls])
+    found = [(parsed[xml].path, parsed[xml].image) for xml in xmls]
+    root, images = image_paths.images_of_labels(folder, ".xml", found)
     source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
     index = image_paths.Stems(images)
     rows = []
     for xml in xmls:
-        found = index.all_nearest(xml, parsed[xml].image)
-        source.problems += image_paths.doubts(path / xml, root, found)
-        rows.append((next(iter(found), None), parsed[xml]))
+        nearest = index.all_nearest(xml, parsed[xml].image)
+        source.problems += image_paths.doubts(path / xml, root, nearest)
+        rows.append((next(iter(nearest), None), parsed[xml]))
     if rows and not any(image for image, _ in rows):
         example = f"{parsed[xmls[0]].image or stem_of(xmls[0])} for {path / xmls[0]}"
         problem = f"no image for any of {len(rows)} XML files, for example {example}"
@@ -114,8 +121,8 @@ def _backgrounds(
     """Returns the listed images without an XML file, as CVAT leaves those without boxes; others are problems of the source."""
     source.problems += listed.unclear
     images = []
-    for name, (text, problem) in listed.missing.items():
-        if image := _without_xml(name, text.parent, index):
+    for name, (place, problem) in listed.missing.items():
+        if image := _without_xml(name, place.parent, index):
             images.append((image, LabelFile(str(path / image))))
         else:
             source.problems.append(problem)
@@ -130,13 +137,12 @@ def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> st
     place = os.path.abspath(folder / name)
     if name.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(place):
         return place
-    return index and (index.nearest(f"{name}.xml") or index.nearest(name))
+    return index.nearest(f"{name}.xml") or index.nearest(name) if index else None
 
 
 def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[str]:
     """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
-    texts = of_suffix(files, ".txt")
-    texts = [text for text in texts if os.path.basename(text).lower() not in CLASS_FILES]
+    texts = [text for text in of_suffix(files, ".txt") if os.path.basename(text).lower() not in CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
@@ -153,7 +159,7 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     of_classes = ([text for text in lists if stems[text].endswith(f"_{name}")] for name in split)
     chosen = next(filter(None, chain(whole, of_classes)), [])
     if len(lists) == 1 and not split_of(Path(lists[0]).stem):
-        chosen = lists  # such as default.txt of CVAT: the data set is not divided
+        chosen = list(lists)  # such as default.txt of CVAT: the data set is not divided
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(split)}.txt, only {there}"
@@ -188,35 +194,6 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
     return Listed(list(dict.fromkeys(found)), unclear, missing)  # several lists of a split may name an image
 
 
-def _images(folder: Folder, labels: Sequence[LabelFile]) -> tuple[str, list[str]]:
-    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
-    holds nothing but XML files, such as Annotations or Annotations/train."""
-    suffixes = (*IMAGE_SUFFIXES, *UNREAD_SUFFIXES)
-    if folder.image_root is not None:
-        return folder.image_root, of_suffix(files_under(folder.image_root), suffixes)
-    images = folder.of_suffix(suffixes)
-    index = image_paths.Stems(images)
-    some = labels[:: max(len(labels) // 50, 1)]
-    if any(index.nearest(os.path.relpath(label.path, folder.path), label.image) for label in some):
-        return str(folder.path), images
-    top = Path(os.path.abspath(folder.path))
-    only_xml = all("/" not in file or split_in(file) for file in folder.of_suffix(".xml"))
-    alone = split_of(top.name) or len(os.listdir(top.parent)) == 1  # otherwise other data sets lie two folders above
-    for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
-        inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
-        for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
-            if any(_has_image(near, label) for label in some):
-                names = os.listdir(near) if near == place else files_under(near)
-                return str(near), of_suffix(sorted(names), suffixes)
-    return str(folder.path), images
-
-
-def _has_image(folder: Path, label: LabelFile) -> bool:
-    stem = Path(label.path).stem
-    names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
-    return any(name and os.path.isfile(folder / name) for name in names)
-
-
 def _voc_file(path: Path) -> LabelFile:
     with open_file(path) as file:
         try:
@@ -238,12 +215,12 @@ def _voc_box(node: ElementTree.Element) -> Box:
     name = clean_name(own.get("name", ""))
     boxes = node.findall("bndbox")
     inner = _texts(boxes[0]) if boxes else {}
-    words = [inner.get(side) for side in ("xmin", "ymin", "xmax", "ymax")]
+    words = [inner.get(side, "") for side in ("xmin", "ymin", "xmax", "ymax")]
     if len(boxes) > 1:
         return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
-    except (TypeError, ValueError):
+    except ValueError:
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}

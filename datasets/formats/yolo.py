@@ -8,16 +8,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.class_lists import ClassLists, find_lists
+from datasets.formats.class_names import ClassLists, find_lists
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
-from datasets.formats.key_points import KeyPoints
-from datasets.formats.named_boxes import Corners, points_box
-from datasets.formats.source import Source
+from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
 from utils.text import amount, number_of
@@ -212,12 +209,11 @@ def read_images(
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += [*notes, *(lists.notes(source) if lists else ())]
+    found.notes += notes
     if not all(known):
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
-    found.problems += _contradictions(images, labels, known)
-    key_points = KeyPoints()
+    found.problems += _contradictions(images, labels)
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -225,34 +221,27 @@ def read_images(
             if line.strip():
                 try:
                     label, *values = _numbers(line)
-                    key_points.add(values, f"{path}:{number}")
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    found.problems += key_points.problems()
     return found
 
 
-def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+def _contradictions(images: list[str], labels: list[str]) -> list[str]:
     """Returns the problems of images with two label files, in labels/ and next to the image, whose contents differ.
 
     Equal ones are fine. Other texts may be next to an image, such as its caption."""
     problems = []
-    names_in = lru_cache(maxsize=None)(lambda folder: frozenset(_listing(folder)))
-    labeled = ((image, label) for image, label, exists in zip(images, labels, known, strict=True) if exists)
-    for image, label in labeled:
-        for other in _label_places(image):
-            folder, name = os.path.split(other)
-            if name not in names_in(folder) or os.path.normpath(other) == os.path.normpath(label):
-                continue
-            is_text = folder == os.path.dirname(image) and not is_label(other)
-            if not is_text and _lines(other) != _lines(label):
-                problems.append(
-                    f"{other}: differs from {label}, the label file of the same image: remove the wrong one"
-                )
+    for image, label in zip(images, labels, strict=True):
+        for other in filter(os.path.exists, _label_places(image)):
+            is_caption = os.path.dirname(other) == os.path.dirname(image) and not is_label(other)
+            if os.path.exists(label) and not is_caption and not os.path.samefile(other, label):
+                if _lines(other) != _lines(label):
+                    fix = "remove the wrong one"
+                    problems.append(f"{other}: differs from {label}, the label file of the same image: {fix}")
     return problems
 
 
@@ -260,14 +249,6 @@ def _lines(path: str | Path) -> list[list[bytes]]:
     """Returns the sorted lines of a file, divided into words: in the form in which the order of boxes does not count."""
     with open_file(path) as file:
         return sorted(words for line in file.read().splitlines() if (words := line.split()))
-
-
-def _listing(folder: str) -> list[str]:
-    """Returns the sorted names of the files in a folder, without folders."""
-    if not os.path.isdir(folder or "."):
-        return []
-    with os.scandir(folder or ".") as entries:
-        return sorted(entry.name for entry in entries if not entry.is_dir())
 
 
 def _numbers(line: str) -> list[float]:

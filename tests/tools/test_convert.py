@@ -209,8 +209,9 @@ def test_class_names_lose_blanks_at_their_ends(source: Path, tmp_path: Path) -> 
         "big dog",
     )
     shapes = [{"label": name, "points": [[1, 2], [9, 8]]} for name in ("cat ", "cat", "dog")]
-    (tmp_path / "one.json").write_text(json.dumps({"imagePath": "a.png", "shapes": shapes}))
-    found = read(str(tmp_path / "one.json"), "train")
+    (tmp_path / "labelme").mkdir()
+    (tmp_path / "labelme" / "one.json").write_text(json.dumps({"imagePath": "a.png", "shapes": shapes}))
+    found = read(str(tmp_path / "labelme"), "train")
     assert found.classes == ("cat", "dog") and found.labels.tolist() == [0, 0, 1]
 
 

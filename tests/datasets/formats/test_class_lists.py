@@ -13,7 +13,6 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
-STUDIO = '{{"categories": [{{"id": 0, "name": "{0}"}}, {{"id": 1, "name": "{1}"}}]}}'
 LAYOUTS = {  # places of the image, of the label file and of the list of a group
     "side by side": ("{}/1.png", "{}/1.txt", "{}/classes.txt"),
     "images and labels in each": ("{}/images/1.png", "{}/labels/1.txt", "{}/classes.txt"),
@@ -72,17 +71,9 @@ def test_the_list_of_the_data_set_gives_the_order_and_names_what_has_no_other(tm
 def test_equal_lists_are_no_matter(tmp_path: Path) -> None:
     for name in "ab":
         group(tmp_path, "side by side", name, ["cat", "dog"], 1)
-    text(tmp_path / "a" / "notes.json", STUDIO.format("cat", "dog")), text(tmp_path / "b" / "obj.names", "Cat\n")
+    text(tmp_path / "b" / "obj.names", "Cat\n")
     found = read(str(tmp_path), "train")
     assert not found.notes and found.classes == ("cat", "dog")
-
-
-def test_lists_that_differ_are_counted(tmp_path: Path) -> None:
-    for name in NAMES:
-        group(tmp_path, "side by side", name, [name], 0)
-    found = read(str(tmp_path), "train")
-    assert found.classes == NAMES and found.boxes_per_class().tolist() == [1] * 6
-    assert any("differ: 6" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("place", ["", "labels/train", "images/train"])
@@ -97,12 +88,12 @@ def test_the_nearest_list_wins(tmp_path: Path, place: str) -> None:
     assert classes_of(tmp_path) == {"images/train/1.png": "cat"}
 
 
-@pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "other.yaml"])
+@pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt"])
 def test_a_data_file_that_is_found_and_a_list_that_differs_are_an_error(tmp_path: Path, place: str) -> None:
     """A labeling tool writes its own order next to the label files. The data file that the user names decides."""
     paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
     yaml = text(tmp_path / "data.yaml", "train: images\nnames: [cat, dog]\n")
-    words = "train: images\nnames: [dog, cat]\n" if place.endswith("yaml") else "dog\ncat\n"
+    words = "dog\ncat\n"
     other = text(tmp_path / place, words)
     with refused(DataError, yaml, other, "'cat'", "'dog'"):
         read(str(tmp_path), "train")
@@ -123,7 +114,6 @@ def test_a_darknet_file_names_its_list_and_others_in_its_folder_do_not_count(tmp
     ("one", "other"),
     [
         (("classes.txt", "cat\ndog\n"), ("obj.names", "dog\ncat\n")),
-        (("classes.txt", "cat\ndog\n"), ("notes.json", STUDIO.format("dog", "cat"))),
         (("coco.names", "cat\ndog\n"), ("voc.names", "dog\ncat\n")),
     ],
 )

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -148,7 +147,7 @@ def test_splits_that_are_left_out_or_serve_as_validation_are_named(
     source = str(tmp_path)
     with contextlib.suppress(DataError):  # one image cannot be divided
         read_train_and_val(source, val or source, read_options(), notes.append)
-    named = [note.rpartition(": ")[2] for note in notes if "splits that a training does not use" in note]
+    named = [note.rpartition(": ")[2] for note in notes if "splits that the run does not use" in note]
     assert named == ([unused] if unused else []), notes
     serves = [note for note in notes if "test serves as validation" in note]
     assert len(serves) == ("val" not in splits), notes
@@ -171,14 +170,6 @@ def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: 
         for root in (tmp_path / "typo", tmp_path / "a.jpg"):
             with refused(DataError, f"image_root={root}"):
                 read(str(source), "train", ReadOptions(image_root=str(root)))
-
-
-def test_a_folder_with_annotation_files_of_parts_is_read_as_a_whole_too(painted: Callable, tmp_path: Path) -> None:
-    for count, name in ((5, "train"), (2, "val"), (3, "test")):
-        painted(count, name)
-    text(tmp_path / "classes.txt", "red\nblue\n")
-    assert [len(read(str(tmp_path), part)) for part in ("train", "val", "test", "all")] == [5, 2, 3, 10]
-    assert read(str(tmp_path), "all").classes == ("red", "blue")
 
 
 def test_a_link_never_hides_the_folder_of_a_part(tmp_path: Path) -> None:

@@ -121,9 +121,6 @@ def test_numbers_before_class_names_are_read(
         (("['cat', 'dog']",), 1),
         (("cat,", "dog"), 1),
         (("1: cat", "2: dog"), 1),
-        (("1 cat", "2 dog"), 1),
-        (("0 cat", "2 dog"), 2),
-        (("0 cat", "0 dog"), 2),
         (("0: cat", "dog"), 1),
         (("id,name", "0,cat"), 2),
         (("1: cat",), 1),
@@ -143,7 +140,7 @@ def test_class_lists_in_another_form_are_errors_with_their_line(
 def test_written_class_names_are_read_back(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = text(tmp_path / "classes.txt", class_text(names))
     assert read_classes(str(path)) == names
-    assert ('"' in path.read_text()) == (names != ("a", "b c"))
+    assert ('"' in path.read_text()) == (names not in (("a", "b c"), ("1 a", "2 b")))
 
 
 @pytest.mark.parametrize("kind", ["classes.txt", "yaml", "csv", "merge"])
@@ -177,14 +174,6 @@ def test_classes_that_count_from_1_get_the_fix(tmp_path: Path) -> None:
     assert "subtract" not in str(caught.value)
 
 
-def test_classes_txt_next_to_the_file_names_its_ids(tmp_path: Path) -> None:
-    text(tmp_path / "classes.txt", "cat\ndog\n")
-    path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")
-    assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ReadOptions(classes=("dog", "cat"))))
-    with refused(DataError, "train.txt:1", "'dog'", "(cat)"):
-        read(str(path), "train", ReadOptions(classes=("cat",)))
-
-
 # ---- COCO
 
 
@@ -204,25 +193,6 @@ def coco(**changes: Any) -> dict[str, Any]:
     return data | changes
 
 
-def test_coco_ids_areas_and_crowd_are_kept(tmp_path: Path) -> None:
-    """Category ids with gaps, and two images of the same name in different folders."""
-    paint(tmp_path / "one" / "1.png"), paint(tmp_path / "two" / "1.png")
-    found, report = check_images(read(str(text(tmp_path / "x.json", coco())), "train"))
-    assert found.classes == ("a", "m", "z") and found.category_ids.tolist() == [1, 3, 90] and report == []
-    assert boxes(found) == [
-        (str(tmp_path / "one/1.png"), [[0, 0, 10, 10]], ["m"], [True]),
-        (str(tmp_path / "two/1.png"), [[1.5, 2, 4.5, 6], [1, 1, 3, 3]], ["z", "a"], [False, False]),
-    ]
-    truth = found.coco()
-    assert [image["id"] for image in truth["images"]] == [70, 9]
-    keys = ("image_id", "category_id", "bbox", "area", "iscrowd")
-    assert [tuple(row[key] for key in keys) for row in truth["annotations"]] == [
-        (70, 3, [0, 0, 10, 10], 60, 1),
-        (9, 90, [1.5, 2, 3, 4], 7.5, 0),
-        (9, 1, [1, 1, 2, 2], 4, 0),
-    ]
-
-
 def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
     path = str(text(tmp_path / "x.json", coco()))
     found = read(path, "val", ReadOptions(classes=("m", "new", "z", "a")))
@@ -230,18 +200,6 @@ def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
     assert [row[2] for row in boxes(found)] == [["m"], ["z", "a"]]
     with refused(DataError, "annotation 5 of two/1.png", "'z'", "(a, m)"):
         read(path, "val", ReadOptions(classes=("a", "m")))
-
-
-def test_coco_category_0_without_boxes_is_left_out(tmp_path: Path) -> None:
-    heads = [{"id": 0, "name": "cells", "supercategory": "none"}, {"id": 1, "name": "a", "supercategory": "cells"}]
-    one = [{"id": 1, "image_id": 9, "category_id": 1, "bbox": [1, 1, 2, 2]}]
-    found = read(str(text(tmp_path / "x.json", coco(categories=heads, annotations=one))), "train")
-    assert found.classes == ("a",) and found.category_ids.tolist() == [1] and "'cells'" in found.notes[0]
-    used = one + [{"id": 2, "image_id": 9, "category_id": 0, "bbox": [1, 1, 2, 2]}]
-    assert read(str(text(tmp_path / "y.json", coco(categories=heads, annotations=used))), "train").classes == (
-        "cells",
-        "a",
-    )
 
 
 @pytest.mark.parametrize(
@@ -285,8 +243,7 @@ def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     for words, named in (
         ("[1]", "x.json: no known format"),
         ("{\n]", "x.json:2"),
-        ('{"shapes": 5}', "x.json: shapes is 5"),
-        ('{"shapes": "null"}', 'x.json: shapes is "null"'),
+        ('{"shapes": []}', "x.json: a file of LabelMe"),
     ):
         with refused(DataError, named):
             read(str(text(tmp_path / "x.json", words)), "train")
@@ -366,14 +323,6 @@ def test_voc_lists_select_images_and_difficult_objects_are_crowd(tmp_path: Path)
     check_images(found)
     with refused(DataError, "a.1.xml: object 2", "'cat'", "(dog, bird)"):
         read(str(root), "train", ReadOptions(classes=("dog", "bird")))
-
-
-def test_voc_without_image_sets_reads_all_images(tmp_path: Path) -> None:
-    root = voc_folder(tmp_path / "x")
-    paint(root / "JPEGImages" / "spare.png")
-    found = read(str(root), "val")
-    assert len(found) == 3 and "no ImageSets" in found.notes[0] and "spare.png" in found.notes[1]
-    assert boxes(read(str(root / "Annotations"), "train")) == boxes(found)
 
 
 def test_mistakes_in_voc_files_are_errors_with_their_file(tmp_path: Path) -> None:
@@ -472,6 +421,8 @@ def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, named: str
         ("0 .5 .5 .1", "4 numbers"),
         ("0 .5 .5 .1 .1 .9", "5 numbers"),
         ("0 20 10 8 8", "20"),
+        ("0 .5 .5 .2 .2 .5 .5 2 .5 .6 2", "class x y width height"),  # key points with their visibility
+        ("0 .5 .5 .2 .3 .9 7", "class x y width height"),  # the track of a box
         ("cat .5 .5 .1 .1", "cat"),
         ("1_0 .5 .5 .2 .2", "1_0"),  # Python reads 1_0 as 10
         ("0 .5 .5 0 .1", "box 50,22.5,50,27.5"),

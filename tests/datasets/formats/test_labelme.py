@@ -31,7 +31,6 @@ def test_an_image_next_to_its_file_is_found_whatever_the_file_says(tmp_path: Pat
     found = read(str(tmp_path), "train")
     assert boxes(found) == [(str(tmp_path / f"a.1{suffix}"), [[1, 2, 9, 8]], ["dog"], [False])]
     assert len(found.notes) == 1 and mentions(found.notes[0], "a.png")
-    assert boxes(read(str(tmp_path / "a.1.json"), "train")) == boxes(found)
     twin = paint(tmp_path / "a.1.bmp")
     with refused(DataError, "a.1.json", tmp_path / f"a.1{suffix}", twin):
         read(str(tmp_path), "train")
@@ -56,15 +55,6 @@ def test_image_root_counts_before_an_image_next_to_the_file(tmp_path: Path, name
     text(tmp_path / "x" / "sub" / "a.json", {"shapes": [], "imagePath": named.format(inside)})
     data = read(str(tmp_path / "x"), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert data.path(0) == str(found) and data.notes == ()
-
-
-def test_points_and_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    others = [shape("tip", [[n, 2], [n, 3]], kind) for n, kind in enumerate(["point", "line", "linestrip", "points"])]
-    labelme(tmp_path / "a.json", "a.png", *others, BOX)
-    found = read(str(tmp_path), "train")
-    assert found.classes == ("dog",) and found.boxes.tolist() == [[1, 2, 9, 8]]
-    assert "objects without a box, left out: 4" in found.notes[0]
-    assert "a.json: object 2: 'tip' (line)" in found.notes[0]
 
 
 def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:

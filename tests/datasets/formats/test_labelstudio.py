@@ -173,5 +173,3 @@ def test_a_second_label_control_of_an_object_is_no_second_object(tmp_path: Path)
     path = text(tmp_path / "export.json", [{"data": {"image": "a.png"}, "annotations": [{"result": results}]}])
     found = read(str(path), "train")
     assert [row[2] for row in boxes(found)] == [["cat", "dog"]]
-    (note,) = found.notes
-    assert "occluded" in note and "1" in note

@@ -1,7 +1,6 @@
 """Data sets in the layouts of many tools and downloads are read, or refused by their names with the fix."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +32,9 @@ def lines(*rows: Any) -> str:
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
 
 
-def test_a_table_of_open_images_is_read(tmp_path: Path) -> None:
-    """Tables next to it that hold no boxes do not matter: names of classes, and what a competition wants back."""
-    rows = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsGroupOf"]
-    for image in ("a", "b"):
-        paint(tmp_path / "train" / f"{image}.png")
-        for crowd, (name, x1, y1, x2, y2) in enumerate(BOXES):
-            sides = (x1 / WIDTH, x2 / WIDTH, y1 / HEIGHT, y2 / HEIGHT)
-            rows.append(f"{image},xclick,/m/{name},1,{','.join(map(str, sides))},0,{crowd}")
-    text(tmp_path / "labels.csv", lines(*rows))
-    text(tmp_path / "classes.csv", "cat,0\ndog,1\n"), text(tmp_path / "sample_submission.csv", "id,PredictionString\n")
-    text(tmp_path / "class-descriptions-boxable.csv", "/m/cat,cat\n/m/dog,dog\n")
-    found, notes = check_images(read(str(tmp_path), "train"))
-    assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and len(found) == 2 and not notes
-    assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2 and found.crowd.tolist() == [False, True] * 2
-
-
-def per_image(record: Callable[[str], Any]) -> list[Any]:
-    return [record(image) for image in ("a", "b")]
-
-
 def _figure(name: str, x1: int, y1: int, x2: int, y2: int) -> dict:
     points = {"exterior": [[x1, y1], [x2, y2]], "interior": []}
     return {"classTitle": name, "geometryType": "rectangle", "points": points}
-
-
-HUGGING_FACE = lines(
-    *per_image(lambda i: {"file_name": f"{i}.png", "objects": {"bbox": XYWH, "category": ["cat", "dog"]}})
-)
-
-
-def test_metadata_of_hugging_face_is_read(tmp_path: Path) -> None:
-    path = text(tmp_path / "annotations" / "all.jsonl", HUGGING_FACE)
-    for name in ("a", "b"):
-        paint(tmp_path / "images" / f"{name}.png")
-    for source in (path, tmp_path):
-        found, notes = check_images(read(str(source), "train"))
-        assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and found.classes == ("cat", "dog")
-        assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2 and not notes
 
 
 @pytest.mark.parametrize(("word", "crowd"), [("true", True), ("false", False), (None, False)])
@@ -112,13 +76,6 @@ def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
     assert len(read(str(path), "all")) == 5 and not read(str(path), "all").notes
 
 
-def test_lines_of_one_image_in_two_splits_are_a_problem(tmp_path: Path) -> None:
-    objects = {"bbox": XYWH[:1], "category": ["cat"]}
-    rows = [{"file_name": "a.png", "objects": objects, "split": split} for split in ("train", "test")]
-    with refused(DataError, "m.jsonl:2", "a.png", "'test'", "m.jsonl:1"):
-        read(str(text(tmp_path / "m.jsonl", lines(*rows))), "train")
-
-
 def test_all_parts_of_json_lines_have_the_classes_of_the_file(tmp_path: Path) -> None:
     rows = [
         {"file_name": f"{name}.png", "objects": {"bbox": XYWH[:1], "category": [name]}, "split": split}
@@ -126,13 +83,6 @@ def test_all_parts_of_json_lines_have_the_classes_of_the_file(tmp_path: Path) ->
     ]
     path = text(tmp_path / "m.jsonl", lines(*rows))
     assert [read(str(path), split).classes for split in ("train", "val")] == [("cat", "dog")] * 2
-
-
-def test_a_part_with_mistakes_only_is_not_called_missing(tmp_path: Path) -> None:
-    good = {"file_name": "a.png", "objects": {"bbox": XYWH[:1], "category": ["cat"]}, "split": "val"}
-    path = text(tmp_path / "m.jsonl", lines({"file_name": 7, "objects": {}, "split": "train"}, good))
-    with refused(DataError, "m.jsonl:1.file_name", "7"):
-        read(str(path), "train")
 
 
 def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
@@ -173,30 +123,11 @@ def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
-def test_nan_in_records_is_named(tmp_path: Path) -> None:
-    record = {"file_name": "a.png", "objects": {"bbox": [(1, 2, float("nan"), 4)], "category": ["cat"]}}
-    figures = {"objects": [_figure("cat", 1, 2, float("nan"), 4)]}
-    for name, contents, word in (
-        ("m.jsonl", record, "NaN"),
-        ("ds0/ann/a.png.json", figures, "NaN"),
-    ):
-        source = text(tmp_path / name, lines(contents))
-        with refused(DataError, source.name, f"JSON ({word}"):
-            read(str(tmp_path if "/" in name else source), "train")
-
-
 @pytest.mark.parametrize("row", [{"file_name": "b", "object": {}}, {"file_name": "b", "objects": {}}])
 def test_what_is_missing_in_records_is_not_taken_for_a_background(tmp_path: Path, row: dict) -> None:
     good = {"file_name": "a", "objects": {"bbox": [], "category": []}}
     with refused(DataError, "metadata.jsonl:2"):
         read(str(text(tmp_path / "metadata.jsonl", lines(good, row))), "train")
-
-
-def test_lines_that_are_nested_too_deeply_are_named(tmp_path: Path) -> None:
-    good = {"file_name": "a", "objects": {"bbox": [], "category": []}}
-    deep = '{"file_name": ' + "[" * 3000 + "]" * 3000 + "}"
-    with refused(DataError, "metadata.jsonl:2"):
-        read(str(text(tmp_path / "metadata.jsonl", lines(good, deep))), "train")
 
 
 def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
@@ -213,17 +144,6 @@ def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:
     rows += ["0 0.1 0.1 0.9 0.1 0.9 0.9 0.8 1e-05 1 0.2"]  # a polygon
     for number, row in enumerate(rows):
         assert format_of(File(text(tmp_path / f"{number}.txt", f"{row}\n{row}\n"))) not in NOT_READ
-
-
-@pytest.mark.parametrize("name", ["split", "set", "subset", "usage"])
-def test_json_lines_are_divided_by_the_field_that_names_splits(tmp_path, name):
-    """Images of the test split were trained on."""
-    rows = []
-    for image, word in (("a.png", "train"), ("b.png", "valid"), ("c.png", "test")):
-        paint(tmp_path / image)
-        rows.append({"file_name": image, name: word, "objects": {"bbox": [[1, 2, 3, 4]], "category": ["cat"]}})
-    path = text(tmp_path / "metadata.jsonl", lines(*rows))
-    assert [len(read(str(path), split)) for split in ("train", "val", "test", "all")] == [1, 1, 1, 3]
 
 
 def _coco_of(name: str, *boxes: tuple) -> dict:
@@ -275,19 +195,3 @@ def test_label_files_of_one_image_that_were_made_class_by_class_are_merged(tmp_p
     (note,) = [note for note in found.notes if "merged: 1" in note]
     assert f"counted once: {equal}" in note and "a.png" in note
     assert len(found.box_lines) == len(found.areas) == len(found.boxes) == found.starts[-1]
-
-
-def test_the_subsets_of_a_project_of_cvat_are_its_splits(tmp_path: Path) -> None:
-    """Images of the test split were trained on. CVAT writes subset= into every image of an exported project."""
-    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/>'
-    subsets = ("Train", "Validation", "Test")
-    rows = [f'<image name="{number}.png" subset="{subsets[number % 3]}">{box}</image>' for number in range(6)]
-    for number in range(6):
-        paint(tmp_path / "images" / f"{number}.png")
-    path = text(tmp_path / "annotations.xml", f"<annotations>{''.join(rows)}</annotations>")
-    for source in (tmp_path, path):
-        for split, numbers in (("train", "03"), ("val", "14"), ("test", "25"), ("all", "012345")):
-            assert [Path(row[0]).stem for row in boxes(read(str(source), split))] == list(numbers)
-    path.write_text(path.read_text().replace("Validation", "Train").replace("Test", "Train"))
-    with refused(DataError, path, "val", "train"):
-        read(str(path), "val")

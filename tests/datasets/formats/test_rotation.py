@@ -36,7 +36,7 @@ def voc(folder: Path, attributes: Any = None, **fields: Any) -> Path:
 
 def labelme(folder: Path, **fields: Any) -> Path:
     shape = {"label": "cat", "shape_type": "rectangle", "points": [UPRIGHT[:2], UPRIGHT[2:]]} | fields
-    return text(folder / "a.json", {"imagePath": "a.png", "shapes": [shape]})
+    return text(folder / "a.json", {"imagePath": "a.png", "shapes": [shape]}).parent
 
 
 def table(folder: Path, **fields: Any) -> Path:

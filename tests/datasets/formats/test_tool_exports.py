@@ -13,21 +13,20 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from drawn import ALL, BOXES, CLASSES, LABELED, SIZES, Export, coco, each, images, polygon, stem, voc, yolo
+from drawn import ALL, BOXES, CLASSES, LABELED, SIZES, Export, coco, each, images, polygon, stem, voc
 from files import paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 # ---- CVAT
 
 
-def cvat_xml(project: bool) -> str:
+def cvat_xml() -> str:
     """Returns an XML file of "CVAT for images 1.1"."""
     labels = "".join(f"<label><name>{name}</name><color>#fff</color><type>any</type></label>" for name in CLASSES)
-    kind, rows = "project" if project else "task", []
+    rows = []
     for number, name in enumerate(sorted(ALL)):
         shapes = each(
             lambda x1, y1, x2, y2, label: (
@@ -36,25 +35,19 @@ def cvat_xml(project: bool) -> str:
             ),
             name,
         )
-        subset = f' subset="{"Validation" if name == "b.jpg" else "Train"}" task_id="7"' if project else ""
+        subset = f' subset="{"Validation" if name == "b.jpg" else "Train"}" task_id="7"'
         width, height = SIZES[name]
         head = f'id="{number}" name="{name}"{subset} width="{width}" height="{height}"'
         rows.append(f"<image {head}>{''.join(shapes)}</image>")
-    meta = f"<meta><{kind}><id>7</id><labels>{labels}</labels></{kind}><dumped>2024</dumped></meta>"
+    meta = f"<meta><project><id>7</id><labels>{labels}</labels></project><dumped>2024</dumped></meta>"
     return (
         f'<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</version>{meta}{"".join(rows)}</annotations>'
     )
 
 
-def cvat_task(folder: Path) -> Export:
-    """cvat-ai/cvat, cvat/apps/dataset_manager/formats/cvat.py, dump_as_cvat_annotation, commit a01a8a8f: without images."""
-    text(folder / "annotations.xml", cvat_xml(project=False)), images(folder / "mine")
-    return Export("annotations.xml", options=ReadOptions(image_root=str(folder / "mine")))
-
-
 def cvat_project(folder: Path) -> Export:
-    """The same of a project, "save images": images/SUBSET/NAME, and the subset of each image."""
-    text(folder / "annotations.xml", cvat_xml(project=True))
+    """cvat-ai/cvat, cvat/apps/dataset_manager/formats/cvat.py, commit a01a8a8f, of a project: the subset of each image."""
+    text(folder / "annotations.xml", cvat_xml())
     (
         images(folder / "images" / "Train", ["one cat.jpg", "empty.jpg"]),
         images(folder / "images" / "Validation", ["b.jpg"]),
@@ -91,92 +84,10 @@ def labelme(folder: Path) -> Export:
     return Export(notes=("'dog' (point)",))
 
 
-def labelme_oriented(folder: Path) -> Export:
-    """The same, with the shape oriented_rectangle of four corners."""
-    images(folder)
-    for name in ALL:
-        rows = each(
-            lambda x1, y1, x2, y2, label: (
-                {"label": label, "shape_type": "oriented_rectangle", "flags": {}, "mask": None}
-                | {"points": polygon(x1, y1, x2, y2), "group_id": None, "description": ""}
-            ),
-            name,
-        )
-        text(folder / f"{stem(name)}.json", {"version": "6.0.0", "shapes": rows, "imagePath": name, "imageData": None})
-    return Export()
-
-
 # ---- LabelImg
 
 
-def labelimg_voc(folder: Path) -> Export:
-    """HumanSignal/labelImg, libs/pascal_voc_io.py, PascalVocWriter, commit b33f965b: no file for an image without boxes."""
-    images(folder)
-    for name in LABELED:
-        path = f"<path>C:\\Users\\me\\pictures\\{name}</path><source><database>Unknown</database></source>"
-        text(folder / f"{stem(name)}.xml", voc(name, pixel=1, more=path + "<segmented>0</segmented>"))
-    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
-
-
-def labelimg_yolo(folder: Path) -> Export:
-    """HumanSignal/labelImg, libs/yolo_io.py, YOLOWriter, commit b33f965b."""
-    images(folder)
-    for name in LABELED:
-        text(folder / f"{stem(name)}.txt", yolo(name))
-    text(folder / "classes.txt", "cat\ndog\n")
-    return Export(notes=("empty.jpg",))
-
-
 # ---- VIA 2
-
-
-def via_rows(value: Callable[[str], Any]) -> dict[str, Any]:
-    """Returns the images of a project, with `value` of the class as the attribute of each region."""
-    return {
-        f"{name}{size}": {
-            "filename": name,
-            "size": size,
-            "regions": each(
-                lambda x1, y1, x2, y2, label: {
-                    "shape_attributes": {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1},
-                    "region_attributes": {"animal": value(label)},
-                },
-                name,
-            ),
-            "file_attributes": {},
-        }
-        for size, name in enumerate(ALL, 1000)
-    }
-
-
-def via_json(folder: Path) -> Export:
-    """ox-vgg/via, via-2.x.y/src/via.js, pack_via_metadata("json"), commit aa9b87f9."""
-    images(folder), text(folder / "via_export_json.json", via_rows(str))
-    return Export()
-
-
-def via_project(folder: Path) -> Export:
-    """ox-vgg/via, via-2.x.y/src/via.js, project_save_confirmed, commit aa9b87f9, with a drop-down as the class."""
-    images(folder)
-    options = {"1": "cat", "2": "dog"}
-    attribute = {"type": "dropdown", "description": "", "options": options, "default_options": {}}
-    rows = via_rows(lambda label: next(key for key, name in options.items() if name == label))
-    project = {"_via_settings": {"core": {"default_filepath": ""}}, "_via_img_metadata": rows}
-    project |= {"_via_attributes": {"region": {"animal": attribute}, "file": {}}, "_via_data_format_version": "2.0.10"}
-    text(folder / "via_project.json", project | {"_via_image_id_list": list(rows)})
-    return Export()
-
-
-def via_coco(folder: Path) -> Export:
-    """ox-vgg/via, via-2.x.y/src/via.js, export_project_to_coco_format, commit aa9b87f9."""
-    images(folder)
-    groups = [{"supercategory": "animal", "id": number, "name": name} for number, name in enumerate(CLASSES, 1)]
-    contents = coco(ALL, 1) | {"info": {"year": 2024}, "categories": groups}
-    text(
-        folder / "via_export_coco.json",
-        contents | {"licenses": [{"id": 0, "name": "Unknown License", "url": ""}]},
-    )
-    return Export()
 
 
 # ---- Supervisely
@@ -203,23 +114,6 @@ def supervisely(folder: Path) -> Export:
 # ---- Make Sense
 
 
-def make_sense_voc(folder: Path) -> Export:
-    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsVOC, commit ee5ee68b."""
-    images(folder)
-    for name in LABELED:
-        path = f"<path>/my-project-name/{name}</path><source><database>Unspecified</database></source>"
-        text(folder / "labels" / f"{stem(name)}.xml", voc(name, more=path))
-    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
-
-
-def make_sense_yolo(folder: Path) -> Export:
-    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsYOLO, commit ee5ee68b: no list of classes."""
-    images(folder / "images")
-    for name in LABELED:
-        text(folder / "labels" / f"{stem(name)}.txt", yolo(name).rstrip("\n"))
-    return Export(options=ReadOptions(classes=CLASSES), notes=("empty.jpg",))
-
-
 def make_sense_vgg(folder: Path) -> Export:
     """SkalskiP/make-sense, src/logic/export/polygon/VGGExporter.ts, commit ee5ee68b: closed polygons, regions in an object."""
     images(folder)
@@ -243,17 +137,6 @@ def closed(*corners: int) -> dict[str, Any]:
 # ---- VoTT
 
 
-def vott_csv(folder: Path) -> Export:
-    """microsoft/VoTT, src/providers/export/csv.ts, commit 47f5e007."""
-    images(folder / "vott-csv-export", LABELED)
-    rows = [f'"{name}",{x1},{y1},{x2},{y2},"{label}"' for name in LABELED for x1, y1, x2, y2, label in BOXES[name]]
-    text(
-        folder / "vott-csv-export" / "pets-export.csv",
-        "\n".join(['"image","xmin","ymin","xmax","ymax","label"', *rows]),
-    )
-    return Export("vott-csv-export", splits={"train": LABELED})
-
-
 def vott_voc(folder: Path) -> Export:
     """microsoft/VoTT, src/providers/export/pascalVOC.ts, commit 47f5e007: lists of each tag, with 1 and -1."""
     images(folder / "JPEGImages", LABELED)
@@ -275,17 +158,6 @@ def vott_voc(folder: Path) -> Export:
 
 def of_roboflow(name: str) -> str:
     return f"{stem(name).replace(' ', '-')}_jpg.rf.2f319e949748145fb22dcb52bb325a0c.jpg"
-
-
-def roboflow_yolo(folder: Path) -> Export:
-    """Written by Roboflow: sumit2011/underwater-object-detection, dataset/aquarium_pretrain ("YOLO v5 PyTorch")."""
-    for part, names in (("train", ["one cat.jpg", "empty.jpg"]), ("valid", ["b.jpg"])):
-        images(folder / part / "images", names, of_roboflow)
-        for name in names:
-            text(folder / part / "labels" / f"{stem(of_roboflow(name))}.txt", yolo(name))
-    text(folder / "data.yaml", "train: ../train/images\nval: ../valid/images\n\nnc: 2\nnames: ['cat', 'dog']")
-    text(folder / "README.roboflow.txt", "This dataset was exported via roboflow.ai\n\nIt includes 3 images.\n")
-    return Export(splits={"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]}, renamed=of_roboflow)
 
 
 def roboflow_coco(folder: Path) -> Export:
@@ -314,25 +186,6 @@ def create_ml(names: list[str], renamed: Callable[[str], str] = str) -> list[dic
         }
 
     return [{"image": renamed(name), "annotations": each(labeled, name)} for name in names]
-
-
-def labelimg_createml(folder: Path) -> Export:
-    """HumanSignal/labelImg, libs/create_ml_io.py, CreateMLWriter, commit b33f965b."""
-    images(folder)
-    text(folder / "labels.json", [{**row, "verified": False} for row in create_ml(ALL)])
-    return Export()
-
-
-def roboflow_createml(folder: Path) -> Export:
-    """Written by Roboflow: _annotations.createml.json in the folder of each split."""
-    for part, names in (("train", ["empty.jpg", "one cat.jpg"]), ("valid", ["b.jpg"])):
-        images(folder / part, names, of_roboflow)
-        text(folder / part / "_annotations.createml.json", create_ml(names, of_roboflow))
-    return Export(
-        splits={"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]},
-        renamed=of_roboflow,
-        options=ReadOptions(classes=CLASSES),
-    )
 
 
 def apple_createml(folder: Path) -> Export:
@@ -369,9 +222,8 @@ def manifest(folder: Path) -> Export:
 
 
 EXPORTS = (
-    *(cvat_task, cvat_project, labelme, labelme_oriented, labelimg_voc, labelimg_yolo, via_json, via_project, via_coco),
-    *(supervisely, make_sense_voc, make_sense_yolo, make_sense_vgg, vott_csv, vott_voc),
-    *(roboflow_yolo, roboflow_coco, labelimg_createml, roboflow_createml, apple_createml, manifest),
+    *(cvat_project, labelme, supervisely, make_sense_vgg, vott_voc),
+    *(roboflow_coco, apple_createml, manifest),
 )
 
 
@@ -421,17 +273,10 @@ def via_csv(folder: Path) -> None:
     text(folder / "via_export_csv.csv", f'{head}\nb.jpg,1000,"{{}}",1,0,"{shape}","{{""animal"":""dog""}}"\n')
 
 
-def detectron2(folder: Path) -> None:
-    """facebookresearch/detectron2, docs/tutorials/datasets.md: the list of dicts of a registered data set."""
-    shape = {"bbox": [7.0, 5.0, 18.0, 40.0], "bbox_mode": 0, "category_id": 1}
-    text(folder / "d.json", [{"file_name": "b.jpg", "image_id": 0, "height": 48, "width": 64, "annotations": [shape]}])
-
-
 REFUSED = {  # what the error names besides the file
     make_sense_csv: "filename,width,height,class,xmin,ymin,xmax,ymax",
     vott_json: "export CSV or Pascal VOC from VoTT",
     via_csv: "export JSON from VIA",
-    detectron2: "detectron2",
 }
 
 

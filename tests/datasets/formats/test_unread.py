@@ -111,15 +111,6 @@ def test_suffixes_may_be_in_upper_case(tmp_path: Path, name: str, kind: str) -> 
     assert all(os.path.isfile(place) for row in range(len(found)) if (place := found.files[row]) and ":" not in place)
 
 
-def test_class_lists_in_upper_case_are_class_lists(tmp_path: Path) -> None:
-    yolo(tmp_path, 1)
-    in_upper_case(tmp_path / "classes.txt")
-    assert read(str(tmp_path), "train").classes == ("cat",)
-    text(tmp_path / "classes.txt", "dog\n")
-    with refused(DataError, tmp_path / "classes.TXT", tmp_path / "classes.txt", "'cat'", "'dog'"):
-        read(str(tmp_path), "train")
-
-
 # ---- one stray file hides a data set
 
 
@@ -138,14 +129,6 @@ def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) 
             text(tmp_path / "annotations" / name / f"{i}.xml", voc("cat"))
             text(tmp_path / "labels" / name / f"{i}.txt", LABEL)
     assert any("YOLO" in note and ": 8" in note for note in read(str(tmp_path), part).notes)
-
-
-def test_a_damaged_label_file_of_another_format_is_named(tmp_path: Path) -> None:
-    for i in range(2):
-        paint(tmp_path / "images" / f"{i}.png"), text(tmp_path / "xml" / f"{i}.xml", voc("cat"))
-    (tmp_path / "boxes.csv").write_bytes(TABLE.encode() + b"a.png,1,2,9,8,c\xe4t\n")
-    (note,) = read(str(tmp_path), "train").notes
-    assert "boxes.csv" in note
 
 
 @pytest.mark.parametrize("head", ["photo_of,sx,sy,px,py,kind", "image,x1,y1,y2,extent,class", "a,b,c,d,e,f"])
@@ -194,13 +177,6 @@ def test_a_coco_file_with_boxes_is_read_whatever_its_name(tmp_path: Path, name: 
     with pytest.raises(DataError, match=f"{name}_train.json"):  # both may be meant
         read(str(tmp_path), "train")
     assert sorted(Path(row[0]).name for row in boxes(read(str(tmp_path), "all"))) == ["a.png", "b.png"]
-
-
-def test_a_coco_file_of_backgrounds_is_read(tmp_path: Path) -> None:
-    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
-    text(tmp_path / "boxes.json", coco("a.png"))
-    text(tmp_path / "empty.json", coco("b.png") | {"annotations": []})
-    assert len(read(str(tmp_path), "all")) == 2
 
 
 @pytest.mark.parametrize("stray", STRAYS)
@@ -263,18 +239,3 @@ def test_a_file_that_may_not_be_opened_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("datasets.errors.open", refuse, raising=False)
     with refused(DataError, tmp_path / "a.json", "Permission denied"):
         read(str(tmp_path), "train")
-
-
-def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
-    paint(tmp_path / "0.png")
-    (tmp_path / "a.json").write_text(json.dumps(coco("0.png")), encoding="utf-8-sig")
-    assert len(read(str(tmp_path), "train").boxes) == 1
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_data_file_of_any_name_is_found_in_the_encodings_of_windows(tmp_path: Path, encoding: str) -> None:
-    """One in UTF-16 that is not named data.yaml counted as nothing: its class names were lost."""
-    yolo(tmp_path, 2)
-    (tmp_path / "pets.yaml").write_text("train: images\nnames: [pet]\n", encoding=encoding)
-    (tmp_path / "classes.txt").unlink()
-    assert read(str(tmp_path), "train").classes == ("pet",)
