@@ -43,15 +43,13 @@ def named_groups(paths: Sequence[str], split_by: str) -> list[tuple[str, ...]]:
     Raises DataError for a name that the pattern does not match."""
     if split_by == FOLDERS:
         return [(os.path.dirname(path),) for path in paths]
-    pattern = re.compile(split_by)
-    found = [pattern.search(os.path.basename(path)) for path in paths]
-    others = [path for path, match in zip(paths, found, strict=True) if match is None]
-    if others:
-        count = f"{len(others)} of {len(paths)} images"
-        raise DataError(
-            f"split_by={split_by} does not match {others[0]} ({count}): write a pattern that matches all names"
-        )
-    return [match.groups("") for match in found]
+    pattern, groups = re.compile(split_by), []
+    for path in paths:
+        match = pattern.search(os.path.basename(path))
+        if match is None:
+            raise DataError(f"split_by={split_by} does not match {path}: write a pattern that matches all names")
+        groups.append(match.groups(""))
+    return groups
 
 
 # ---- versions of one image
@@ -94,7 +92,9 @@ def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np
             pairs.append((index, min(near, key=lambda row: abs(row[0] - number))[1]))
             are_named.append(bool(_VIDEO.search(key)))
     rows_of_val, rows_of_train = np.array(pairs, int).reshape(-1, 2).T
-    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, rows_of_train, rows_of_val)
+    are_frames = np.array(are_named, bool)
+    if train.hashes is not None and val.hashes is not None:
+        are_frames |= _similar(train.hashes, val.hashes, rows_of_train, rows_of_val)
     return rows_of_val[are_frames], rows_of_train[are_frames]
 
 

@@ -107,7 +107,7 @@ def _with_annotated_and_ignored(
 def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:
     """Returns (class names by label, class names of the result, notes); None: "0", "1", ... Raises DataError."""
     names = source.names
-    if names is None and source.needs_classes and classes is None:
+    if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
     if classes is not None:

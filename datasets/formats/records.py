@@ -88,6 +88,15 @@ class HuggingFace(Record, kw_only=True):
 
     file_name: str
     objects: _Objects
+    set: Any = ""  # these fields count as the split if they name one
+    subset: Any = ""
+    partition: Any = ""
+    usage: Any = ""
+
+    def split_word(self) -> str:
+        """Returns the split in the first field that names one."""
+        others = [word_split(str(value)) for value in (self.set, self.subset, self.partition, self.usage)]
+        return super().split_word() or next((word for word in others if word in SPLITS), "")
 
     def image(self) -> str:
         return self.file_name

@@ -24,6 +24,7 @@ class Source:
     root: str = ""  # folder of relative image names
     names: Classes = None  # class names by label; None: the labels are positions in the list that the user gives
     names_from: str = "the list of classes"  # for messages
+    one_class: bool = False  # without `names`: the list that the user gives must have one class
     needs_classes: str = ""  # problem if `names` is None and the user gives no list; "": classes are then "0", "1", ...
     names_are_numbers: bool = False  # `names` are positions in the list that the user gives, if its names are words
     category_ids: list[int] | None = None  # of `names`; None: 0, 1, ...

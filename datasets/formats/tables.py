@@ -11,7 +11,7 @@ from typing import NamedTuple
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
 from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side
-from datasets.formats.splits import source_of_split, word_split
+from datasets.formats.splits import SPLITS, source_of_split, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
@@ -32,6 +32,7 @@ OPTIONAL = {
     "height": ("height",),
     "crowd": ("isgroupof", "iscrowd"),
     "split": ("split",),
+    "other_split": ("set", "subset", "partition", "usage"),  # counts if it names splits and there is no column split
 }  # of the image
 CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 VERIFIED = ("ImageID", "LabelName", "Confidence")  # columns of Open Images' verified labels
@@ -135,7 +136,7 @@ def read(file: File, split: Split) -> Source:
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
     boxes: dict[str, list[Box]] = {}
-    places, words = [], []  # image and place, and split, of each row
+    places, words, others = [], [], []  # image and place, and split, of each row
     for number, row in lines:
         place = f"{path}:{number}"
         if problem := columns.misfit(row):
@@ -151,8 +152,11 @@ def read(file: File, split: Split) -> Source:
             boxes[image] = []
         places.append((image, place))
         words.append(word_split(fields.get("split", "")))
+        others.append(word_split(fields.get("other_split", "")))
         if any(fields[name] for name in CORNERS):
             boxes[image].append(_box(columns, row, names, place, number))
+    if "split" not in columns.at and not set(SPLITS).isdisjoint(others):
+        words = others
     files = [labels._replace(boxes=boxes[image]) for image, labels in images.items()]
     source = source_of_split(path, files, names_of(files), places, words, split, problems)
     if columns.is_open_images:

@@ -44,7 +44,8 @@ class Image(Struct):
 def read(file: File, split: Split) -> Source:
     """Reads a project of VIA, or its annotations. Raises DataError.
 
-    The class is the only attribute of the regions, or the one that is named class, label, name or type."""
+    The class is the only attribute of the regions, or the one that is named class, label, name or type. Without any, the
+    classes that the user gives must be one class."""
     source, contents = file.path, as_object(file.json)
     problems: list[str] = []
     options = _options(contents, source, problems)
@@ -60,11 +61,16 @@ def read(file: File, split: Split) -> Source:
     attribute = _attribute(source, every)
     files = []
     for place, name, regions in found:
-        named = options.get(attribute, {})
+        named = options.get(attribute or "", {})
         boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
         files.append(LabelFile(place, name, boxes=boxes))
+    is_unnamed = attribute is None and bool(every)
     packed = source_of(source, files, names_of(files))
     packed.problems = problems + packed.problems
+    if is_unnamed:
+        packed.names, packed.one_class = None, True
+        fix = "add one in VIA or, if there is one class, name it by classes=FILE"
+        packed.needs_classes = f"the regions have no attribute for the class: {fix}"
     return packed
 
 
@@ -92,21 +98,21 @@ def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Regio
     return [(index, region) for index, region in parsed if region is not None]
 
 
-def _attribute(source: str, regions: Sequence[Region]) -> str:
-    """Returns the name of the attribute with the class; "" without regions. Raises DataError."""
+def _attribute(source: str, regions: Sequence[Region]) -> str | None:
+    """Returns the name of the attribute with the class; None without attributes. Raises DataError."""
     names = list(dict.fromkeys(name for region in regions for name in region.region_attributes))
     fitting = names if len(names) == 1 else [name for name in names if name.lower() in NAMES]
     if len(fitting) == 1:
         return fitting[0]
-    if regions:
-        there = ", ".join(map(repr, names[:10])) or "none"
+    if names:
+        there = ", ".join(map(repr, names[:10]))
         raise DataError(f"{source}: which attribute is the class? There are {there}: name one of them class in VIA")
-    return ""
+    return None
 
 
-def _box(region: Region, attribute: str, place: str, named: Mapping[str, Any]) -> Box:
+def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, Any]) -> Box:
     """Returns the box of a region. `named`: the ids of a drop-down or of radio buttons, with their descriptions."""
-    shape, value = region.shape_attributes, region.region_attributes.get(attribute)
+    shape, value = region.shape_attributes, region.region_attributes.get(attribute or "")
     if isinstance(value, dict):  # check boxes
         value = (
             next((key for key, chosen in value.items() if chosen), None)
@@ -127,6 +133,6 @@ def _box(region: Region, attribute: str, place: str, named: Mapping[str, Any]) -
     else:
         corners = points_box(zip(shape.all_points_x, shape.all_points_y, strict=True))
     problem = ""
-    if not name:
+    if attribute is not None and not name:
         problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
     return Box(name, corners, problem=problem, place=place)

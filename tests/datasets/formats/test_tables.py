@@ -125,7 +125,7 @@ def _table(folder: Path, *words: str) -> str:
     return str(text(folder / "x.csv", SPLITS.format(*words)))
 
 
-@pytest.mark.parametrize("name", ["split", "Split "])
+@pytest.mark.parametrize("name", ["split", "Set ", "subset", "usage"])
 @pytest.mark.parametrize("words", ["train valid test train", "Training val TEST training"])
 def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, words: str) -> None:
     """Images of the test split were trained on."""

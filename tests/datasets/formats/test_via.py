@@ -9,6 +9,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 
 RECT = {"name": "rect", "x": 1, "y": 2, "width": 3, "height": 4}
@@ -48,6 +49,15 @@ def test_the_class_is_the_only_attribute_or_the_one_with_a_usual_name(tmp_path: 
     unclear = text(tmp_path / "x.json", via(region(RECT, color="red", kind="cat")))
     with refused(DataError, "x.json", "'color', 'kind'"):
         read(str(unclear), "train")
+
+
+def test_regions_without_attributes_take_the_only_class(tmp_path: Path) -> None:
+    """The first version of VIA has an object of regions; the well-known balloons have no attributes."""
+    first = {"a.png77": {"filename": "a.png", "regions": {"0": region(RECT), "1": region(RECT)}}}
+    path = str(text(tmp_path / "x.json", first))
+    assert read(path, "train", ReadOptions(classes=("balloon",))).labels.tolist() == [0, 0]
+    with refused(DataError, "x.json", "classes=FILE"):
+        read(path, "train")
 
 
 def test_all_mistakes_in_via_files_are_reported_in_one_pass(tmp_path: Path) -> None:
