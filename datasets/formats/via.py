@@ -133,6 +133,8 @@ def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, 
     else:
         corners = points_box(zip(shape.all_points_x, shape.all_points_y, strict=True))
     problem = ""
-    if attribute is not None and not name:
+    if attribute is None:
+        name = "object"  # the user names the only class
+    elif not name:
         problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
     return Box(name, corners, problem=problem, place=place)
