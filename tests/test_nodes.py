@@ -1,4 +1,4 @@
-"""Runs on several nodes: one that dies and comes back, nodes that were started differently, failing and slow ranks.
+"""Runs on several nodes: one that dies and comes back, a cut cable, nodes that were started differently, failing and slow ranks.
 
 A node is a torchrun with its own folder, images and cache, and a common output, all on this computer. Steps take 0.2 s each,
 most of it asleep, so that kills hit the middle of an epoch. Needs Linux: processes of a node are found under /proc.
@@ -264,21 +264,105 @@ def test_nodes_without_a_common_disk_are_refused(pair):
         assert not list(node.folder.glob("output/*"))
 
 
+class Cable:
+    """Two network namespaces, connected by a pair of virtual Ethernet devices with an address each."""
+
+    ends = {"host": "10.211.7.1", "guest": "10.211.7.2"}
+
+    def __init__(self):
+        self.word = secrets.token_hex(3)
+
+    def name(self, end):
+        """The name of a namespace and of the device in it."""
+        return f"th{end[0]}{self.word}"
+
+    def connect(self):
+        host, guest = map(self.name, self.ends)
+        for end in (host, guest):
+            ip("netns", "add", end)
+        ip("link", "add", host, "netns", host, "type", "veth", "peer", "name", guest, "netns", guest)
+        for end, address in self.ends.items():
+            space = ("-n", self.name(end))
+            ip(*space, "address", "add", f"{address}/24", "dev", self.name(end))
+            ip(*space, "link", "set", "lo", "up")
+        self.link("up")
+
+    def link(self, state):
+        """Cuts the cable ("down"), which resets no connection, or repairs it ("up")."""
+        for end in self.ends:
+            ip("-n", self.name(end), "link", "set", self.name(end), state)
+
+    def remove(self):
+        for end in self.ends:
+            subprocess.run(["ip", "netns", "delete", self.name(end)], capture_output=True)
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def cable():
+    if not shutil.which("ip"):
+        pytest.skip("there is no command ip")
+    cable = Cable()
+    try:
+        try:
+            cable.connect()
+        except OSError as error:
+            pytest.skip(f"there are no network namespaces: {error}")
+        yield cable
+    finally:
+        cable.remove()
+
+
+def test_after_a_cut_cable_ranks_time_out_and_resume_when_it_is_repaired(cable, make, undisturbed, tmp_path):
+    port, made = free_ports(1)[0], []
+    for end, address in cable.ends.items():
+        command = rendezvous(cable.ends["host"], address, port, conf=",read_timeout=600", output=tmp_path / "common")
+        env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": cable.name(end)}
+        made.append(make(end, ["ip", "netns", "exec", cable.name(end), *command], env).start())
+    host, guest = made
+    host.wait_for_the_middle()
+    cable.link("down")
+    cut = time.monotonic()
+    for node in made:
+        node.wait_for("longer than timeout_minutes", 60)
+    assert 15 < time.monotonic() - cut < 40  # the time-out of 20 seconds
+    cable.link("up")
+    host.end(0), guest.end(0)
+    assert_resumed_in_the_middle(host)
+    assert_same_run(host.run, undisturbed)
+
+
 def change_a_box(node):
     file = node.folder / "images/train.txt"
     first = re.search(r"\d+(?=,\d+,\d+,\d+,\d+)", file.read_text())
     file.write_text(file.read_text().replace(first[0], str(int(first[0]) + 1), 1))
 
 
+def change_the_code(node):
+    root = node.folder / "thaw"
+    for name in ("datasets", "deploy", "engine", "metrics", "nets", "report", "utils", "tests"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "data"))
+    shutil.copy(ROOT / "train.py", root)
+    with open(root / "utils/boxes.py", "a") as file:
+        file.write("\n# changed\n")
+    node.write_script(root)
+
+
 def test_nodes_that_were_started_differently_report_the_differences(pair):
     host, guest = pair(restarts=0, different={"batch_size": 4}, timeout_minutes=10)
     change_a_box(guest)
+    change_the_code(guest)
     begin = time.monotonic()
     host.start(), guest.start()
     for node in (host, guest):
         assert node.end() != 0
         message = node.err.partition("were started differently")[2]
-        for name in ("batch_size: 4 on rank 1", "training data:"):
+        for name in ("batch_size: 4 on rank 1", "training data:", "code:"):
             assert name in message, node.tail()
         for name in ("validation data:", "learning_rate:"):
             assert name not in message

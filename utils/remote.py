@@ -27,6 +27,7 @@ THREADS = 32  # that download: with small files, a thread mostly waits for the n
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
+PAGE = (b"<!doctype html", b"<html")  # first bytes, such as of a login page
 VERSIONS = "generation ETag etag md5Hash blob_id mtime created LastModified".split()  # as storages list them
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
@@ -133,11 +134,13 @@ def entries(address: str) -> dict[str, Entry]:
 
 
 def entry_of(address: str) -> Entry:
-    """Returns the file at an address. Raises FetchError for a folder."""
+    """Returns the file at an address. Raises FetchError for a folder, and for a web page in place of a file."""
     files = storage(scheme_of(address))
     info = answer(address, lambda: files.info(address))
     if info["type"] != "file":
         raise FetchError(f"{address}: is a folder, not a file: name the file")
+    if scheme_of(address) in WEB and (info.get("mimetype") == "text/html" or info.get("size") is None):
+        raise FetchError(f"{address}: the server sends a page, or no length: download it, and give its path")
     return _entry(files, info)
 
 
@@ -207,6 +210,10 @@ def _copy(entry: Entry, path: Path) -> None:
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         storage(scheme_of(entry.address)).get_file(entry.address, str(temporary))
+        with open(temporary, "rb") as file:
+            is_page = scheme_of(entry.address) in WEB and file.read(20).lstrip().lower().startswith(PAGE)
+        if is_page:
+            raise FetchError(f"{entry.address}: the server sends a page: download the file, and give its path")
         if entry.size not in (None, temporary.stat().st_size):
             raise FetchError(f"{entry.address}: was cut off, or has changed meanwhile: start again")
         os.utime(temporary, (stamp_of(entry), stamp_of(entry)))
