@@ -73,7 +73,9 @@ class Config(Constants):
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
-    all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: it was not looked for
+    all_labeled: bool = (
+        False  # train=A,B: true: each set annotates all classes; false: classes that A lacks are ignored there
+    )
     ignore_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
@@ -105,7 +107,7 @@ class Config(Constants):
     # run
     output: str = "runs"  # the folder of the run folders
     resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run
-    evaluate_every: int = 1  # epochs
+    evaluate_every: int = 1  # epochs between two evaluations on val
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
     save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
@@ -248,7 +250,7 @@ def main(
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
     course = origin.restore("course", Course(cfg, len(data.train), rates, budget, parts.schedule))
     updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))  # the optimizer
-    state, begun_meter = origin.finish()  # epoch 0, or where the run to resume has stopped
+    state, begun_meter = origin.progress()  # epoch 0, or where the run to resume has stopped
     train_loader = build_train_loader(cfg, data.train, model, course, extra_augment, parts, ranks)
     network = Network(cfg, model, updater, train_loader.batch_sampler, ranks)
     measure_step = partial(step_seconds, network, parts.criterion, train_loader, parts.clock)

@@ -79,7 +79,7 @@ def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annot
 def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
     """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
 
-    "skip" leaves them out. "repair" keeps JPEGs that are cut off or damaged, with what can be decoded of them."""
+    "skip" leaves them out. "repair" keeps JPEGs that are cut off, with what can be decoded of them."""
     source = annotations.source
     repaired = found.repairable if bad_images == "repair" else set()
     bad = sorted(found.problems.keys() - repaired)
@@ -90,14 +90,14 @@ def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) 
         if len(bad) < len(annotations):
             fixes.append("bad_images=skip leaves them out")
         if count := len(found.repairable - repaired):
-            fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off or damaged")
+            fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off")
         if source.lower().endswith(".json"):
             fixes.append("image_root=FOLDER names the folder of the images")
         title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
         raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)
     notes = []
     if repaired:
-        notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")
+        notes.append(f"{source}: JPEGs that are cut off, used: {len(repaired)}\n{first_ten(repaired_lines)}")
     if bad:
         notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
         annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))

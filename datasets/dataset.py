@@ -19,7 +19,7 @@ from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
-TRIALS = 64  # samples in which extra_augment is tried before a training, if all of them lose their objects
+TRIALS = 64  # samples in which extra_augment is tried before a run, if all of them lose their objects
 TRIED = 16  # samples with objects in which it is tried, if a box is lost
 CLEAN = 4  # samples with objects in which it is tried, if no box is lost
 PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them

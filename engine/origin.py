@@ -161,7 +161,7 @@ class Origin:
                 cast(Owner, owner).load_state_dict(self.saved[name])
         return owner
 
-    def finish(self) -> tuple[State, Mapping[str, Any] | None]:
+    def progress(self) -> tuple[State, Mapping[str, Any] | None]:
         """Returns the progress of the run to resume, and the `Meter.state_dict` of the epoch that it had begun.
 
         Called last: the tensors of last.pt, which may take gigabytes, are freed.

@@ -1,4 +1,4 @@
-"""How a model runs in a training: on several processes or GPUs, with batch norms over all ranks, CUDA graphs, torch.compile."""
+"""How a model runs in training: on several processes or GPUs, with batch norms over all ranks, CUDA graphs, torch.compile."""
 
 import gc
 import inspect

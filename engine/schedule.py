@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 MIN_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
-ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
+ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a run with epochs=0
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def usual_no_aug_epochs(epochs: int) -> int:
 
 
 def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
-    """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a training from scratch.
+    """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a run from scratch.
 
     It is the latest of: the first no-augmentation epoch, 4/5 of the run, 15 epochs before its end. Earlier, the statistics of a
     network from scratch are still far from what they become. See benchmarks/decisions.md.

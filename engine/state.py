@@ -9,7 +9,7 @@ from utils.text import amount
 
 
 class Outcome(NamedTuple):
-    """What a training returns."""
+    """What `main` of train.py returns."""
 
     best: float  # mAP50-95 of best.pt
     folder: Path  # of the run, with best.pt, log.csv and curves.png
