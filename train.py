@@ -63,10 +63,10 @@ class Config(Constants):
     image_size: tuple[int, int] | None = None  # height, width, or one number; multiples of 32; none: 416 or 640
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     hours: float = 0.0  # time limit: trains as many of these epochs as fit, and fits the schedule; 0: none
-    batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
+    batch_size: int = 8  # images per batch over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
     freeze_batch_size: int = 16  # images per step while frozen: without gradients of the backbone, more of them fit
-    learning_rate: float | None = None  # for 64 images per step, scaled by batch size (docs/constants.md); none: chosen
+    learning_rate: float | None = None  # for 64 images per step; none: by optimizer, lower if the weights know the data
     name: str = "train"  # the run folder is output/name-date-number
     # data
     merge: str | None = None  # classes that become others: truck:car,van:car
@@ -211,7 +211,8 @@ def main(
 ) -> Outcome:
     """Trains a detector, and returns the best mAP50-95 of the run, its folder and the rows of its log.
 
-    First it builds the objects that decide, in the order in which things become known. last.pt keeps their states.
+    First it builds the objects that decide, in the order in which things become known. last.pt keeps the states of `origin`,
+    the model, `rates`, `course` and `updater`; the others have none.
 
     - `origin`: where the weights come from, and the saved states if a run is resumed
     - `memory`: images per step

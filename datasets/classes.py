@@ -85,14 +85,14 @@ def ignore_class(data: Annotations, name: str) -> Annotations:
     label, image = data.classes.index(name), data.image_of_boxes()
     others = np.delete(np.arange(len(data.classes)), label)
     regions = np.flatnonzero(data.labels == label)
-    are_ignored = data.annotated_mask()[image[regions]][:, others]  # [regions, others]
+    are_annotated = data.annotated_mask()[image[regions]][:, others]  # [regions, others]
     counts = np.ones(len(data.labels), np.int64)
-    counts[regions] = are_ignored.sum(1)
+    counts[regions] = are_annotated.sum(1)
     rows = np.repeat(np.arange(len(data.labels)), counts)
     new = data.with_rows(rows, np.concatenate([[0], np.cumsum(counts)])[data.starts])
     repeated = data.labels[rows] == label
     labels = new.labels.copy()
-    labels[repeated] = others[np.nonzero(are_ignored)[1]]
+    labels[repeated] = others[np.nonzero(are_annotated)[1]]
     is_ignored = repeated if new.is_ignored is None else new.is_ignored | repeated
     text = f"{data.source}: boxes of the class {name!r}, which are ignore regions of all other classes: {len(regions)}"
     new = replace(

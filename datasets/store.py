@@ -61,7 +61,7 @@ class Annotations:
     starts: np.ndarray  # int64 [N + 1] image i has the boxes starts[i]:starts[i + 1]
     boxes: np.ndarray  # float64 [K, 4] xyxy in pixels, as written: they may reach outside
     labels: np.ndarray  # int32 [K]
-    crowd: np.ndarray  # bool [K] crowd or difficult: ignored in training, an ignore region in evaluation
+    crowd: np.ndarray  # bool [K] crowd or difficult: no target in training; detections there do not count in evaluation
     areas: np.ndarray  # float64 [K] the file's area where it has one, otherwise the area of the box
     root: str  # folder of relative names
     names: Strings  # [N] paths as written

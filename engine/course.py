@@ -164,8 +164,8 @@ class Course:
             return
         kinds = {True: plan.freeze_epochs > 0, False: plan.freeze_epochs < plan.epochs}  # the phases of the run
         seconds = {frozen: step_seconds(self.probe(frozen)) for frozen, exists in kinds.items() if exists}
-        slowest = max(seconds.values())
-        evaluation = EVALUATION * slowest / plan.images * val_images
+        step, images = (seconds[False], plan.images) if kinds[False] else (seconds[True], plan.frozen_images)
+        evaluation = EVALUATION * step / images * val_images
 
         def expected(epochs: int) -> float:
             return seconds_of_epochs(plan.shortened(epochs), done, seconds, evaluation, self.evaluate_every)

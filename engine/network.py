@@ -36,13 +36,13 @@ class Network:
 
         `done`: batches of the epoch that are trained already.
 
-        It is wrapped again only when other parameters or batch norms are trained: DDP looks up what is trained when it is built,
-        and CUDA graphs keep what they captured.
+        It is wrapped again only when the set of trained parameters or the mode of the batch norms changes: DDP registers the
+        parameters with gradients when it is built, and CUDA graphs keep what they captured.
         """
         self.sampler.batch_size = phase.batch_size
         self.sampler.epoch, self.sampler.start = phase.epoch, done
-        trained = (phase.frozen, phase.fixed_statistics)
-        if self._ready is None or trained != (self.model.frozen, self.model.fixed_statistics):
+        modes = (phase.frozen, phase.fixed_statistics)
+        if self._ready is None or modes != (self.model.frozen, self.model.fixed_statistics):
             self.model.freeze_backbone(phase.frozen)
             self.model.fix_statistics(phase.fixed_statistics)
             self._ready = wrap(self.model, self.ranks, self.sync_bn)

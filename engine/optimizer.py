@@ -50,7 +50,7 @@ def usable_amp(amp: str, device: torch.device) -> str:
 
 
 class EMA:
-    """Exponential moving average (EMA) of the weights. Batch-norm statistics have no average: both models share them.
+    """Exponential moving average (EMA) of the weights. It shares the batch-norm buffers of the model.
 
     The decay after n steps is decay * (1 - exp(-n / tau)). Both constants depend on the length of the run: 0.9998 and 2000 as
     in YOLOX for long runs, less for runs of a few hundred steps, whose average would otherwise lag behind.

@@ -105,8 +105,8 @@ class ExactBatchNorm2d(nn.BatchNorm2d):
         return _Normalize.apply(wide, self.weight, self.bias, mean, variance, pixels, self.eps).to(x.dtype)
 
 
-def use_exact_batch_norms(model: nn.Module) -> nn.Module:
-    """Makes batch norms compute the statistics of all ranks, on a CPU exactly, in place. Names and tensors stay the same."""
+def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
+    """Converts batch norms to SyncBatchNorm, on a CPU to ExactBatchNorm2d, in place. Names and tensors stay the same."""
     if next(model.parameters()).device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for module in model.modules():
@@ -127,14 +127,14 @@ def wrap(model: nn.Module, ranks: Ranks, sync_bn: bool = True) -> nn.Module:
     if ranks.all_gpus:
         return nn.DataParallel(model)
     if ranks.device.type == "cpu" and model._compiled_call_impl is None:
-        use_exact_batch_norms(model)  # for exact statistics
+        convert_sync_batchnorm(model)  # for exact statistics
     return model
 
 
 def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
     """Returns the model inside of DistributedDataParallel."""
     if sync_bn:
-        model = use_exact_batch_norms(model)
+        model = convert_sync_batchnorm(model)
     ddp, devices = nn.parallel.DistributedDataParallel, [device] if device.type == "cuda" else None
     names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
     name = next(name for name in names if name in inspect.signature(ddp).parameters)

@@ -92,9 +92,9 @@ def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate as a function of the step: quadratic warm-up, decay, then the rate that the decay has reached.
+    """Learning rate as a function of the step: quadratic warm-up, then the decay, then constant at its final value.
 
-    That rate is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step, up to `max_images`:
+    It is constant during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step, up to `max_images`:
     linearly with power 1 (Goyal et al. 2017), by their square root with power .5 (Malladi et al. 2022, for adam).
     """
 

@@ -104,8 +104,8 @@ def simota(
     Candidates are the anchor points in the center region of any box. The cost of a pair is
     BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the box's own center
     region. A box takes its k cheapest candidates, with k = int(sum of its ten highest IoUs), at least 1. An anchor point that
-    several boxes take is matched with the box of lowest cost among all boxes. For a box, costs that differ by less than TIE are
-    ordered by the places of the anchor points, and a sum of IoUs less than TIE below a whole number is that number.
+    several boxes take is matched with the box of lowest cost among all boxes. Costs that differ by less than TIE are ordered
+    by the positions of the anchor points, and dynamic k is floor(sum + TIE), so that rounding does not change the assignment.
     """
     inside = _in_center_region(centers, strides, targets, labels)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]

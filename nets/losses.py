@@ -40,8 +40,8 @@ class YOLOXCriterion:
     processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs. `static`
     changes nothing; see PPYOLOECriterion.
 
-    Objectness is one number for all classes. Where a class is ignored, an anchor point without a box has no BCE(objectness, 0),
-    as an object of this class may be there. `_objectness_loss` has terms for the known classes instead.
+    Objectness is one number for all classes. In an ignore region of a class, an anchor point without a box is not trained
+    towards objectness 0, because an unlabeled object may be there. `_objectness_loss` has terms for the other classes instead.
     benchmarks/results/incomplete.md has the mAP that this costs.
     """
 
@@ -250,9 +250,10 @@ def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor
 def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
     """Sums BCE(objectness, target). Anchor points without a box and with ignored classes have two other terms.
 
-    BCE(objectness * share, 0), where `share` is the sum of the probabilities of the known classes divided by that of all
-    classes: there is no object of a known class. It is BCE(objectness, 0) if all classes are known, and 0 if none is. Its
-    gradient is that of objectness only. And BCE(objectness * class, 0) of each known class, with the gradient of the class only.
+    The first is the background loss of the annotated classes: BCE(objectness * P(class is annotated), 0), where P is the sum of
+    the probabilities of the annotated classes over that of all classes. It is BCE(objectness, 0) if all classes are annotated,
+    and 0 if none is. Its gradient goes to objectness only. The second is BCE(objectness * class, 0) of each annotated class,
+    whose gradient goes to the class only.
 
     `objectness` and `target`: `[B, A]`; `classes` and `known`: `[B, A, C]`.
     """

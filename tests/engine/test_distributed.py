@@ -32,7 +32,7 @@ from engine import hardware
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, fewest_images, require_statistics, use_exact_batch_norms, wrap
+from engine.parallel import compile_forward, convert_sync_batchnorm, fewest_images, require_statistics, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes
 from utils.config import ConfigError
@@ -355,7 +355,7 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
     norms = [nn.BatchNorm2d(5).double() for _ in range(2)]
     nn.init.uniform_(norms[0].weight), nn.init.uniform_(norms[0].bias)
     norms[1].load_state_dict(norms[0].state_dict())
-    use_exact_batch_norms(norms[1])
+    convert_sync_batchnorm(norms[1])
     x, found = torch.randn(3, 5, 40, 56, dtype=torch.float64), []
     for norm in norms:
         leaf = x.clone().requires_grad_()
@@ -369,7 +369,7 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
 
 def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     model, plain = network(), network()
-    assert list(use_exact_batch_norms(model).state_dict()) == list(plain.state_dict())
+    assert list(convert_sync_batchnorm(model).state_dict()) == list(plain.state_dict())
     assert any(type(m).__name__ == "ExactBatchNorm2d" for m in model.modules())
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     assert torch.equal(plain.eval()(images).boxes, model.eval()(images).boxes)
