@@ -115,7 +115,7 @@ def _with_chosen_classes(data: Annotations, options: ReadOptions, split: str) ->
 
 
 def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -> Annotations:
-    """Reads several sets as one, each with its own classes. Without all_labeled, the classes of the others are not annotated in it.
+    """Reads several sets as one, each with its own classes. Without all_labeled, a set lacks annotations of the other classes.
 
     Raises DataError, also for names of different sets that may be meant as one."""
     ignored = options.ignored_classes
