@@ -1,7 +1,4 @@
-"""docs/integrations.md: its blocks run with their packages, which are not in requirements.txt: without them a test is skipped.
-
-`on_row` of train.py, for loggers. docs/first_detector.ipynb runs from start to end.
-"""
+"""docs/integrations.md: the blocks of loggers run with their packages, or are skipped without them; the others compile."""
 
 import ast
 import importlib

@@ -39,7 +39,7 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r"#!|# ray_train|python ray_train|# sagemaker": "test_engines.py runs those that need no account",
     r"python onnx_detector": "test_deploy.py runs the program next to an exported file",
     r".*(model=resnet_18|optimizer=nadam)": "test_extend.py runs them after the change of the page",
-    r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs them",
+    r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs some, and compiles the others",
     r"export |python -m torch": "have no effect to see",
 }
 QUICK = ("README.md",)
