@@ -74,7 +74,9 @@ def trainer(cfg, model: str, amp: str, graphs: bool = True) -> tuple[Updater, Ca
     updater, criterion = step.start(constants)
     images, boxes, labels = (x.to(updater.device) for x in step.random_batch(constants))
     sampler = TrainSampler(1000, cfg.batch_size, (cfg.size, cfg.size), seed=0)
-    network = accelerate(updater.model, sampler, updater, graphs, print).train()
+    network = updater.model.train()
+    if graphs:
+        network = accelerate(updater.model, sampler, updater, print).train()
 
     def one_step() -> None:
         with updater.autocast():

@@ -50,9 +50,9 @@ def test_the_commands_of_the_pages_exist():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["speed", "evaluation", "waits", "memory"])
+@pytest.mark.parametrize("part", ["speed", "memory"])
 def test_the_benchmark_of_a_gpu_measures_on_a_simulated_one(demo_images, tmp_path, monkeypatch, part):
-    small = {"models": ("yolox_nano",), "compiled": ("yolox_nano",), "amps": ("fp16",), "size": 64, "batch_size": 2}
+    small = {"models": ("yolox_nano",), "amps": ("fp16",), "size": 64, "batch_size": 2}
     files = {"data": str(demo_images / "train.txt"), "results": str(tmp_path / "gpu.json")}
     monkeypatch.setattr(nets, "build", lambda name, num_classes, *_: detector(num_classes=num_classes))
     with simulated_gpu(), patch.object(torch.cuda, "set_sync_debug_mode", lambda _: None):
