@@ -414,14 +414,14 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
     """Raw weights, moving average and two moments of AdamW: 1.6 GB for YOLOX-x, in each process."""
     train_quietly(config(demo_images, tmp_path, epochs=1))
     reads, kept = [], []
-    load, progress = checkpoint.load, Origin.finish
+    load, progress = checkpoint.load, Origin.progress
 
     def restored(origin):
         kept.extend(map(weakref.ref, origin.saved["model"].values()))
         return progress(origin)
 
     monkeypatch.setattr(checkpoint, "load", lambda *args: reads.append(args) or load(*args))
-    monkeypatch.setattr(Origin, "finish", restored)
+    monkeypatch.setattr(Origin, "progress", restored)
     alive = []
 
     def on_row(row, run):
