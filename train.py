@@ -74,7 +74,7 @@ class Config(Constants):
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     all_labeled: bool = (
-        False  # train=A,B: true: each annotates all classes; false: classes that A lacks are ignored there
+        False  # train=A,B: true: each annotates all classes; false: classes that a set lacks are ignored
     )
     ignore_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
