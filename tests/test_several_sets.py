@@ -98,20 +98,20 @@ def test_all_labeled_is_another_training(finished, two_sets, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
+def test_the_check_shows_which_classes_are_annotated(two_sets, tmp_path):
     report, _ = check(two_sets, ".4")
     assert report["train"]["annotated"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))
-    assert not any("looked for" in warning for warning in report["warnings"])
+    assert not any("annotated in few" in warning for warning in report["warnings"])
     many = drawn(tmp_path, {"all": range(20, 90)})
     few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
-    assert not any("looked for" in warning for warning in few["warnings"])  # the larger set has all classes
+    assert not any("annotated in few" in warning for warning in few["warnings"])  # the larger set has all classes
     (many / "classes.txt").write_text("\n".join(["one", "two", *demo.CLASSES[2:]]))
     few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
-    assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
+    assert any("annotated in few" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
 
 
 def test_a_warning_of_the_check_names_few_of_many_classes():
-    """In LVIS, each of 1,203 classes was looked for in a few images."""
+    """In LVIS, each of 1,203 classes is annotated in a few images."""
     part = {"images": 1000, "classes": {f"class {i}": 9 for i in range(1203)}}
     (warning,) = _warnings("train", part | {"annotated": dict.fromkeys(part["classes"], 5)})
     assert "class 0" in warning and "1203" in warning and len(warning) < 500
