@@ -194,7 +194,12 @@ def require_utf8(path: str) -> str:
     return path
 
 
-_real = lru_cache(maxsize=1000)(os.path.realpath)  # ".." leads out of the real folder, not out of a link to it
+def _real(folder: str) -> str:
+    """Returns the real path of a folder: ".." leads out of the real folder, not out of a link to it."""
+    return _real_of(os.path.abspath(folder))
+
+
+_real_of = lru_cache(maxsize=1000)(os.path.realpath)
 
 
 def relative(path: str, folder: str | os.PathLike) -> str:
