@@ -95,6 +95,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Gives the modules back to garbage collection: triton prints 40 lines at the end of a process about what is left."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """Prints the number of skipped tests per reason."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]

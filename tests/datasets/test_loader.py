@@ -4,6 +4,7 @@ import multiprocessing as mp
 import re
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,8 +218,10 @@ def test_workers_ignore_sigterm_except_from_their_parent(painted):
     workers = [child for child in mp.active_children() if child not in others]
     assert all(threads_with_sigterm(worker.pid) <= 1 for worker in workers)
     for worker in workers:
-        for name in ("-TERM", "-INT", "-HUP"):  # from another process: a batch system, Ctrl-C, a closed terminal
-            subprocess.run(["kill", name, str(worker.pid)], check=True)
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # from another process: a batch system, Ctrl-C, a closed terminal
+            subprocess.run(
+                [sys.executable, "-c", f"import os, signal; os.kill({worker.pid}, signal.{name})"], check=True
+            )
     assert len(list(batches)) == 7 and all(worker.is_alive() for worker in workers) and len(workers) == 2
     for worker in workers:
         worker.terminate()  # as the end of the program does
