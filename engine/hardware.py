@@ -35,6 +35,13 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
             yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
 
 
+def has_nvidia_driver() -> bool:
+    """Returns whether the driver of an NVIDIA GPU is there, by files on Linux, by its program on Windows."""
+    if sys.platform == "win32":
+        return shutil.which("nvidia-smi") is not None
+    return os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0")
+
+
 def usable_build() -> str:
     """Says why the installed PyTorch may not be able to use an NVIDIA GPU, and how to install one that can."""
     if torch.version.cuda is not None:
@@ -42,13 +49,6 @@ def usable_build() -> str:
     if Path(sys.prefix).parent.name == "cpu":  # the environment of uv run --project cpu
         return "it is built for CPUs: start without --project cpu"
     return f"it is built for CPUs: {install_line('cu130' if sys.platform == 'win32' else '')}"
-
-
-def has_nvidia_driver() -> bool:
-    """Returns whether the driver of an NVIDIA GPU is there, by files on Linux, by its program on Windows."""
-    if sys.platform == "win32":
-        return shutil.which("nvidia-smi") is not None
-    return os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0")
 
 
 def shared_memory_warning(
