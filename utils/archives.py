@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 from utils.remote import FetchError
+from utils.tar import extract_tar
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 # RuntimeError: a password; KeyError: a hard link to a file that is not in the archive
@@ -29,7 +30,7 @@ def extract(archive: str, folder: Path, shown: str) -> None:
                 opened.extractall(folder)  # without "..", and without links
         else:
             with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")  # refuses names and links that lead outside
+                extract_tar(tar, folder)
     except (*DAMAGED, *TWICE) as error:
         raise FetchError(f"{shown}: cannot be unpacked ({error}): get another copy, without a password") from error
     if not any(folder.iterdir()):

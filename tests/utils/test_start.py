@@ -61,7 +61,7 @@ def test_a_python_without_the_requirements_is_told_to_activate_the_environment(t
 def test_a_missing_system_library_is_reported_with_the_fix(tmp_path):
     (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
     done = run(tmp_path, "train.py", "")
-    assert done.returncode == 1 and "libGL.so.1" in done.stderr and "apt-get install" in done.stderr
+    assert done.returncode == 1 and "libGL.so.1" in done.stderr and "pip install opencv-python-headless" in done.stderr
 
 
 @pytest.mark.parametrize(
