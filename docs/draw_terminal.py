@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COLUMNS, ROWS, FONT = 126, 30, 13  # of the drawing; pixels of a character
+COLUMNS, ROWS, FONT = 104, 24, 13  # of the drawing; pixels of a character
 WIDE, HIGH, MARGIN = 0.602 * FONT, 18, 16  # pixels of a character and of a line, and around the text
 PAPER, FRAME, INK, PROMPT = "#0d1117", "#30363d", "#d1d7e0", "#3fb950"
 MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
