@@ -68,7 +68,13 @@ def chart() -> Figure:
     figure.get_layout_engine().set(wspace=0.06)
     tuned, scratch, speed = figure.subplots(1, 3, width_ratios=(3.6, 1.6, 1.6))
     title = "mAP of YOLOX-nano, fine-tuned on\n160 to 400 images for 15 or 20 epochs"
-    draw_panel(tuned, title, fine_tuned("new"), fine_tuned("libreyolo_yolox_nano"), "LibreYOLO 1.6, with its\ndefaults for 300 epochs")
+    draw_panel(
+        tuned,
+        title,
+        fine_tuned("new"),
+        fine_tuned("libreyolo_yolox_nano"),
+        "LibreYOLO 1.6, with its\ndefaults for 300 epochs",
+    )
     ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
     label = "YOLOX-nano     yolo11n\nblood cells"
     draw_panel(scratch, "mAP from scratch,\n60 to 75 epochs", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
