@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COLUMNS, ROWS, FONT = 104, 24, 13  # of the drawing; pixels of a character
+COLUMNS, ROWS, FONT = 110, 24, 13  # of the drawing; pixels of a character
 WIDE, HIGH, MARGIN = 0.602 * FONT, 18, 16  # pixels of a character and of a line, and around the text
 PAPER, FRAME, INK, PROMPT = "#0d1117", "#30363d", "#d1d7e0", "#3fb950"
 MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -37,7 +37,8 @@ def printed(weights: Path) -> list[str]:
 
 
 def drawing(lines: list[str]) -> str:
-    """Returns the SVG: the command, and the last lines."""
+    """Returns the SVG: the command, and the last lines, with single spaces in those of the epochs."""
+    lines = [line.replace("  ", " ") if line.startswith("epoch") else line for line in lines]
     width, height = COLUMNS * WIDE + 2 * MARGIN, (ROWS + 1) * HIGH + 2 * MARGIN
     texts = [f'<tspan fill="{PROMPT}">$</tspan> python train.py']
     texts += [escape(line[:COLUMNS], quote=False).replace(" ", "\N{NO-BREAK SPACE}") for line in lines[-ROWS:]]
