@@ -17,7 +17,7 @@ import torch
 
 from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.errors import DataError
+from datasets.errors import DataError, logged
 from datasets.formats import read
 from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
@@ -30,7 +30,7 @@ from engine import runs
 from engine.evaluation import evaluate
 from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
-from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
+from report.analysis import analyze, limit_notes, unlabeled_classes, unlabeled_note, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.remote_cache import shown
@@ -98,12 +98,18 @@ def main(cfg: Config) -> dict:
         outputs.require_evaluation(cfg.output, source)
     if not cfg.data:
         require_split(cfg.split, loaded.config)
-    data, notes = open_data(source, cfg.split, loaded.classes, data_options(cfg, loaded.config))
+    try:
+        data, notes = open_data(source, cfg.split, loaded.classes, data_options(cfg, loaded.config))
+    except (DataError, OSError) as error:
+        if cfg.data or not source:
+            raise
+        text = "the validation data of this checkpoint are not on this computer, or not as they were: write data=FOLDER"
+        raise DataError(f"{shown(str(loaded.path))}: {text}\n{error}") from error
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": shown(str(loaded.path)), "source": data.source, "images": len(data)}
     ranks.log(constants_text(cfg, written, derived | {"input size": loaded.image_size}))
-    for note in notes + outside:
-        ranks.log(f"note: {note}")
+    for note in notes + outside + limit_notes(data, cfg.max_detections):
+        ranks.log(logged(note))
     metrics = measure(cfg, loaded, data, ranks)
     if ranks.is_main:
         folder = runs.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from metrics.coco import COCO_METRICS
-from metrics.matches import CORRECT, IGNORED, IOUS, LOW, MAX_DETECTIONS, SIZES, ClassMatches
+from metrics.matches import COCO_LIMIT, CORRECT, IGNORED, IOUS, LOW, SIZES, ClassMatches
 
 RESAMPLES, SEED = 200, 0
 COVERAGE = 95  # percent of the resamples inside an interval
 MIN_IMAGES = 10  # with boxes; resamples of fewer images are not informative
 RECALLS = np.linspace(0, 1, 101)  # of the COCO metrics
-LIMITS = (1, 10, MAX_DETECTIONS)  # detections per image and class of AR1, AR10, AR100
+LIMITS = (1, 10, COCO_LIMIT)  # detections per image and class of AR1, AR10, AR100
 BLOCK = 2**20  # approximate number of elements of a temporary array
 
 Interval = tuple[float, float] | None  # low, high; None: fewer than MIN_IMAGES images have boxes for this metric
@@ -68,7 +68,7 @@ def resampled_metrics(matches: list[ClassMatches], weights: np.ndarray) -> tuple
     """
     precision = np.full((len(matches), len(weights), len(LOW), len(IOUS)), np.nan)
     recall = np.full((len(matches), len(weights), len(LOW) + 2, len(IOUS)), np.nan)  # the last two: AR1, AR10
-    for number, of_class in enumerate(matches):
+    for number, of_class in enumerate(one.counted_by_coco() for one in matches):
         step = max(BLOCK // max(len(of_class.images), len(of_class.box_images), 1), 1)
         for start in range(0, len(weights), step):
             rows = slice(start, start + step)

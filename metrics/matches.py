@@ -1,7 +1,8 @@
 """Detections matched with boxes, once for the metrics, the curves, the intervals and the confusion matrix of an evaluation.
 
 `match_classes` matches within each class and image by the rules of COCO and VOC. It equals pycocotools to the bit, for all IoUs
-and sizes at once. `match_one_to_one` matches across classes, for the confusion matrix.
+and sizes at once. `match_one_to_one` matches across classes, for the confusion matrix. Both see all detections: only COCO's
+own metrics leave out those beyond COCO_LIMIT.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ MATCH_IOU = 0.5  # min IoU of a correct detection in VOC AP, in the curves and i
 IOUS = np.linspace(0.5, 0.95, 10)  # of the COCO metrics
 SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
 LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large
-MAX_DETECTIONS = 100  # per image and class, as in COCO
+COCO_LIMIT = 100  # detections per image and class that the COCO metrics count, those with the highest scores
 CORRECT, IGNORED = 1, 2  # states of a detection; 0: not matched
 BLOCK = 2**16  # approximate number of pairs of a detection and a box that are compared at once
 
@@ -30,6 +31,12 @@ class ClassMatches(NamedTuple):
     inside: np.ndarray  # bool [4, n] whether its area has the size
     states: np.ndarray  # int8 [4, 10, n] CORRECT, IGNORED or 0 for each size and IoU, by COCO's rule
     voc: np.ndarray  # int8 [n] CORRECT, IGNORED or 0 at IoU 0.5, by VOC's rule
+
+    def counted_by_coco(self) -> "ClassMatches":
+        """Returns the matches without the detections beyond COCO_LIMIT of an image."""
+        kept = self.ranks < COCO_LIMIT
+        names = ("images", "scores", "ranks", "inside", "states", "voc")
+        return self._replace(**{name: getattr(self, name)[..., kept] for name in names})
 
 
 class _Boxes(NamedTuple):
@@ -56,7 +63,7 @@ class _Pairs(NamedTuple):
 def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, ClassMatches]:
     """Matches detections with boxes within each class and image: class name -> matches, in the order of the categories.
 
-    Detections take their boxes in the order of their scores; only the best MAX_DETECTIONS of each image and class count. By
+    Detections take their boxes in the order of their scores, so those beyond COCO_LIMIT change nothing for the others. By
     COCO's rule a detection takes the free box with the highest IoU. If no box that counts is left, it is matched with one that
     does not, and is ignored: a box of another size, or a crowd region that contains enough of it, which is never taken. By
     VOC's rule (Everingham et al. 2010) only the box with the highest IoU matters, and the first detection on it takes it.
@@ -68,7 +75,7 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, Class
     labels = {category: label for label, category in enumerate(names)}
     images = {image: index for index, image in enumerate(sorted(entry["id"] for entry in ground_truth["images"]))}
     truth = _sorted_boxes(ground_truth["annotations"], labels, images)
-    groups, boxes, scores, ranks = _best_detections(detections, labels, images)
+    groups, boxes, scores, ranks = _sorted_detections(detections, labels, images)
     states, voc = _match_groups(groups, boxes, truth)
     areas = boxes[:, 2] * boxes[:, 3]
     inside = (areas >= LOW[:, None]) & (areas <= HIGH[:, None])
@@ -121,17 +128,15 @@ def _sorted_boxes(annotations: list[dict], labels: dict[int, int], images: dict[
     return _Boxes(groups[order], boxes[order], crowd[order], ignored[:, order])
 
 
-def _best_detections(
+def _sorted_detections(
     detections: list[dict], labels: dict[int, int], images: dict[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns group, box, score and rank of the best MAX_DETECTIONS of each group, sorted by group and falling score."""
+    """Returns group, box, score and rank within the group of the detections, sorted by group and falling score."""
     groups, boxes = _columns(detections, labels, images)
     scores = np.array([entry["score"] for entry in detections], np.float64)
     order = np.lexsort((-scores, groups))
-    ranks = _ranks(groups[order])
-    kept = ranks < MAX_DETECTIONS
-    order = order[kept]
-    return groups[order], boxes[order], scores[order], ranks[kept]
+    groups = groups[order]
+    return groups, boxes[order], scores[order], _ranks(groups)
 
 
 def _columns(entries: list[dict], labels: dict[int, int], images: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ The metrics come from metrics.json; the mistakes and the confusion matrix come f
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
 from utils.images import ImageError, prefetch, read_reduced
+from utils.outputs import write_all
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
@@ -50,8 +52,10 @@ KINDS = {
 }
 
 
-def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis) -> None:
-    """Writes the report of an evaluation to `path`; `metrics` are the contents of its metrics.json."""
+def write(
+    path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis, notes: Sequence[str] = ()
+) -> None:
+    """Writes the report of an evaluation to `path`. `metrics`: the contents of its metrics.json; `notes`: see `limit_notes`."""
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
@@ -78,7 +82,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         ["Metrics", "Threshold", f"Confusion matrix {at}", f"Mistakes {at}", "How it is measured"],
         data=json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c"),
         counts=_counts(data, metrics),
-        facts=_facts(metrics),
+        facts=_facts(metrics, notes),
         metrics=_metrics(metrics, intervals),
         chart=curve_chart(analysis.curves),
         classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
@@ -88,7 +92,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         **_thresholds(threshold, analysis.confidence),
         **_fixed(),
     )
-    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+    write_all({path: html.encode("utf-8", "replace")})
 
 
 def _fixed() -> dict[str, Any]:
@@ -119,8 +123,8 @@ def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
     return ", ".join((amount(len(data), "image"), amount(boxes, "box"), amount(len(data.classes), "class")))
 
 
-def _facts(metrics: dict[str, Any]) -> dict[str, str]:
-    """Returns what was evaluated, and how."""
+def _facts(metrics: dict[str, Any], notes: Sequence[str]) -> dict[str, str]:
+    """Returns what was evaluated, and how; `notes`: what the metrics cannot count."""
     settings = metrics["settings"]
     height, width = settings["image_size"]
     limits = ["confidence", "nms_iou", "max_detections"]
@@ -136,6 +140,8 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
         facts["not counted as mistakes"] = (
             f"detections of classes without boxes: {brief(', '.join(settings['unlabeled']))}"
         )
+    if notes:
+        facts["limits of the metrics"] = ". ".join(notes)
     return facts
 
 

@@ -4,9 +4,11 @@ import contextlib
 import errno
 import io
 import json
+import os
 import tempfile
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -286,3 +288,54 @@ def test_the_command_fails_if_nothing_is_measured(weights, painted, tmp_path, ca
     told(capsys.readouterr().out, "mAP50-95 -")
     assert (tmp_path / "out" / "metrics.json").exists()
     evaluate.command([*words, f"data={painted(3, 'val')}"])
+
+
+@pytest.mark.parametrize("gone", ["list", "images"])
+def test_a_checkpoint_without_its_validation_data_asks_for_data(painted, tmp_path, gone):
+    val = painted(3, "val")
+    weights = tiny_checkpoint(tmp_path / "a/best.pt", val=str(val))
+    for path in [val] if gone == "list" else tmp_path.glob("val_*.png"):
+        path.unlink()
+    with refused((DataError, OSError), weights, val, "data="):
+        main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), device="cpu"))
+    with pytest.raises((DataError, OSError)) as caught:  # data that the user named are no data of the checkpoint
+        run(weights, val, tmp_path / "out")
+    assert str(weights) not in str(caught.value)
+
+
+def test_an_image_that_no_jpeg_can_hold_does_not_cost_the_report(weights, tmp_path):
+    cv2.imwrite(str(tmp_path / "wide.png"), np.full((16, 66_000, 3), 90, np.uint8))
+    (tmp_path / "val.txt").write_text("wide.png 100,1,60000,15,0\n")
+    (tmp_path / "classes.txt").write_text("red\nblue\n")
+    run(weights, tmp_path / "val.txt", tmp_path / "out")
+    assert {"report.html", "worst_01.jpg"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_an_evaluation_and_its_report_name_images_with_more_boxes_than_are_counted(weights, painted, tmp_path, capsys):
+    data = painted(2, "val")
+    boxes = "".join(f" {n % 30},{n // 30},{n % 30 + 9},{n // 30 + 9},1" for n in range(320))
+    data.write_text(f"val_0.png{boxes}\nval_1.png 1,1,9,9,0\n")
+    run(weights, data, tmp_path / "out")
+    for text in (capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text(encoding="utf-8")):
+        told(text, "1 of 2 images", "more than 100 boxes of blue", "220 of 321", "max_detections=300", "20 of 321")
+    run(weights, data, tmp_path / "out", max_detections=400)
+    told(capsys.readouterr().out, "100 boxes of blue")
+    assert "max_detections=300" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a limit of the size of files stands for a full disk")
+def test_a_full_disk_is_named_with_the_file(weights, painted, tmp_path, capsys):
+    """The limit is passed by each of the files in turn."""
+    import resource
+
+    data, seen = painted(4, "val"), set()
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (10, 3000, 12_000, 14_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+        try:
+            run(weights, data, tmp_path / str(limit), show_confidence=0.99)
+        except OSError as error:
+            seen.add(Path(str(error.filename)).name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert seen <= {*FILES, "worst_01.jpg"} and len(seen) > 1

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from utils.config import ConfigError
+from utils.files import naming
 from utils.text import amount
 
 RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "report.html")  # besides the worst images
@@ -58,7 +59,8 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
     try:
         for path, data in contents.items():
             data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-            temporary[path].write_bytes(data)
+            with naming(path):
+                temporary[path].write_bytes(data)
         for path in contents:
             os.replace(temporary[path], path)
     finally:

@@ -13,6 +13,7 @@ from refused import refused
 
 from metrics import coco
 from metrics.coco import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, load_backend, to_coco
+from metrics.comparison import analyze_errors
 from metrics.matches import match_classes
 
 BACKENDS = ["faster-coco-eval", "pycocotools"]
@@ -155,10 +156,40 @@ def test_a_small_detection_in_a_crowd_region_is_ignored_by_coco_and_false_for_vo
     assert len(coco.scores) == 0 and len(voc.scores) == 1 and voc.recall.tolist() == [0.0]
 
 
-def test_only_the_best_hundred_detections_per_image_and_class_count():
+def test_only_the_metrics_of_coco_leave_out_what_is_beyond_a_hundred_detections_of_an_image_and_class():
     rows = [(1, 1, 300, 300, 10, 10, 0.9)] * 100 + [(1, 1, 0, 0, 10, 10, 0.1)]
     row = coco_metrics(ground_truth([(1, 1, 0, 0, 10, 10)]), entries(*rows))["per_class"]["a"]
-    assert row["recall"] == row["AP50"] == row["VOC_AP50"] == 0.0
+    assert row["AP50"] == 0.0
+    assert row["recall"] == 1.0 and row["threshold"] == 0.1 and row["precision"] == pytest.approx(1 / 101)
+
+
+def dense_case(objects, false_alarms):
+    """Four images in which each object is found with a score above .6, and false alarms with scores below .4."""
+    rng, boxes, found = np.random.default_rng(0), [], []
+    for image in range(1, 5):
+        for k in range(objects):
+            box = image, 1, k % 25 * 40, k // 25 * 40, 20, 20
+            boxes.append(box)
+            found.append((*box, 0.61 + 0.3 * rng.random()))
+        found += [
+            (image, 1, k % 25 * 40 + 22, k // 25 * 40 + 800, 12, 12, 0.39 * rng.random()) for k in range(false_alarms)
+        ]
+    return ground_truth(boxes, images=range(1, 5)), entries(*found)
+
+
+@pytest.mark.parametrize("objects", [60, 99, 101, 150, 300])
+def test_more_than_a_hundred_objects_in_an_image_change_nothing_but_the_metrics_of_coco(objects):
+    truth, detections = dense_case(objects, 80)
+    metrics = coco_metrics(truth, detections)
+    row = metrics["per_class"]["a"]
+    assert row["precision"] == row["recall"] == row["f1"] == row["VOC_AP50"] == metrics["recall"] == 1.0
+    assert 0.38 < metrics["confidence"] <= 0.61 < row["threshold"] < 0.63
+    assert {key: metrics[key] for key in COCO_METRICS} == reference(truth, detections)
+    assert (metrics["AP50"] == 1.0) == (objects <= 100)
+    curve = curves(match_classes(truth, detections))["a"]  # of the report and its slider
+    assert curve.found[-1] == 4 * (objects + 80) and curve.recall[-1] == 1.0
+    matrix = analyze_errors(truth, detections, 0.5).matrix
+    assert matrix[0, 0] == matrix.sum() == 4 * objects
 
 
 def test_an_iou_of_exactly_one_half_is_a_match():

@@ -47,6 +47,14 @@ def intervals_of(truth, detections):
     return bootstrap(match_classes(truth, detections), len(truth["images"]))
 
 
+def test_detections_beyond_the_limit_of_coco_do_not_change_the_intervals():
+    """The hundred best are false, and those after them are correct."""
+    boxes = [(1, 1, x, 0, 10, 10) for x in range(0, 300, 20)]
+    false = [(1, 1, 500, 400, 10, 10, 0.9)] * 100
+    truth, found = ground_truth(boxes, images=(1, 2)), entries(*false, *((*box, 0.5) for box in boxes))
+    np.testing.assert_allclose(resampled(truth, found, [1, 1]), expected(truth, found), atol=1e-11)
+
+
 def many_images(count):
     """Images with one box, of which the detector finds two thirds, more or less."""
     rng = np.random.default_rng(0)

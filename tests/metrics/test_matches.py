@@ -7,7 +7,7 @@ from coco_cases import entries, evaluated, ground_truth
 from metrics import matches
 from metrics.coco import COCO_METRICS, coco_metrics
 from metrics.intervals import resampled_metrics
-from metrics.matches import CORRECT, IGNORED, IOUS, MAX_DETECTIONS, match_classes
+from metrics.matches import COCO_LIMIT, CORRECT, IGNORED, IOUS, match_classes
 
 CATEGORIES = (7, 3, 90, 1)  # not sorted; 1 has no boxes
 SIDES = (4, 9.3, 31, 32, 33.5, 50, 96, 97, 130)  # some at the limits of the sizes
@@ -34,7 +34,7 @@ def hard_case(seed):
             found.append((image, int(rng.choice(CATEGORIES)), *place, rng.integers(1, 8) / 8))
         found.append((image, 3, 500, 500, *rng.choice(SIDES, 2).tolist(), rng.integers(1, 8) / 8))  # on nothing
     found += [(39, 3, 500, 500, side, side, 0.5) for side in SIDES]
-    for number in range(MAX_DETECTIONS + 20):
+    for number in range(COCO_LIMIT + 20):
         found.append((40, 3, number % 7, 0, 50, 50, rng.integers(1, 8) / 8))
     boxes += [(40, 3, 2 * number, 0, 50, 50, number % 2) for number in range(6)]
     order = rng.permutation(len(found))
@@ -50,7 +50,8 @@ def test_every_match_equals_that_of_pycocotools(seed):
     truth, detections = hard_case(seed)
     evaluator = evaluated(truth, detections)
     images = sorted(image["id"] for image in truth["images"])
-    made = dict(zip(CATEGORIES, match_classes(truth, detections).values(), strict=True))
+    everything = match_classes(truth, detections).values()
+    made = {category: one.counted_by_coco() for category, one in zip(CATEGORIES, everything, strict=True)}
     sizes = [tuple(limits) for limits in evaluator.params.areaRng]
     compared = 0
     for one in filter(None, evaluator.evalImgs):
@@ -64,6 +65,19 @@ def test_every_match_equals_that_of_pycocotools(seed):
         assert sorted(counted) == sorted(one["gtIgnore"] == 0)
         compared += states.size
     assert compared > 10_000 and all((one.states == CORRECT).any() for one in list(made.values())[:3])
+
+
+def test_detections_beyond_the_limit_of_coco_are_matched_and_change_nothing_for_the_others():
+    truth, detections = hard_case(0)
+    everything = match_classes(truth, detections)
+    assert max(one.ranks.max() for one in everything.values()) >= COCO_LIMIT
+    rows = {}
+    for entry in sorted(detections, key=lambda entry: -entry["score"]):
+        rows.setdefault((entry["image_id"], entry["category_id"]), []).append(entry)
+    first = match_classes(truth, [entry for group in rows.values() for entry in group[:COCO_LIMIT]])
+    for name, one in everything.items():
+        for field, values in one.counted_by_coco()._asdict().items():
+            np.testing.assert_array_equal(values, getattr(first[name], field))
 
 
 def test_matches_do_not_depend_on_the_number_of_pairs_that_are_compared_at_once(monkeypatch):

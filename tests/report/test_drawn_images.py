@@ -13,6 +13,7 @@ from metrics.comparison import compare_images
 from report import drawn_images
 from report.drawn_images import draw_batches
 from utils.draw import color_of
+from utils.images import ImageError
 
 
 def test_correct_missed_and_false_boxes_have_their_colors():
@@ -106,3 +107,21 @@ def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
         assert len(parts) == min(number, 3)
     list(draw_batches(batches(5)[stop:], ["a"], show, begun=stop))
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
+
+
+def test_an_image_that_is_larger_than_a_jpeg_or_unreadable_costs_no_more_than_its_line(tmp_path):
+    sides = {0: (20, 70_000), 1: None, 2: (140, 300)}
+
+    def image(index):
+        if sides[index] is None:
+            raise ImageError("b.png: cannot be decoded")
+        return np.zeros((*sides[index], 3), np.uint8)
+
+    boxes = [(n, 1, 100, 2, 60, 60) for n in (1, 2, 3)]
+    comparisons = compare_images(ground_truth(boxes, images=(1, 2, 3)), [], 0.5)
+    data = SimpleNamespace(image=image, path="{}.png".format, classes=("a", "b"))
+    lines = drawn_images.draw_worst(tmp_path, data, comparisons, 3)
+    assert [line.split()[:2] for line in lines] == [[f"worst_0{n}.jpg", "1"] for n in (1, 2, 3)]
+    assert "b.png" in lines[1] and sorted(path.name[6:8] for path in tmp_path.iterdir()) == ["01", "03"]
+    shrunk = drawn_images.draw_errors(image(0), comparisons[0], ("a", "b"))
+    assert shrunk.shape[1] == drawn_images.MAX_SIDE and shrunk.any(2).any(0).nonzero()[0].max() < 40
