@@ -14,8 +14,9 @@ from small import assert_same_run, config, log_of, train_quietly
 import evaluate
 import train
 from datasets import demo
-from datasets.formats.options import read_options
+from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read
+from datasets.sources import read_train_and_val
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
 from tools.check_report import _warnings, check
@@ -43,6 +44,19 @@ def cfg_of(sets: str, output: Path, **changes) -> train.Config:
 def finished(two_sets, tmp_path_factory):
     """The folder of a finished run, its best mAP and its output."""
     return train_quietly(cfg_of(two_sets, tmp_path_factory.mktemp("sets")))
+
+
+def test_a_split_of_sets_without_ids_of_their_own_keeps_which_classes_are_annotated(tmp_path):
+    sources = []
+    for name, classes in (("first", demo.CLASSES[:2]), ("second", demo.CLASSES[1:3])):
+        (tmp_path / name).mkdir()
+        folder = drawn(tmp_path / name, {"all": range(6) if name == "first" else range(8, 14)})
+        (tmp_path / f"{name}_part").mkdir()
+        convert(str(folder / "all.txt"), str(tmp_path / f"{name}_part" / "part.txt"), classes=",".join(classes))
+        sources.append(str(tmp_path / f"{name}_part" / "part.txt"))
+    for data in read_train_and_val(",".join(sources), ".4", ReadOptions(bad_boxes="drop"), print):
+        for index, annotated in enumerate(data.annotated_mask().tolist()):
+            assert annotated == ([True, True, False] if "first" in data.path(index) else [False, True, True])
 
 
 def test_the_output_names_the_classes_of_each_set(finished, two_sets):

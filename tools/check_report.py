@@ -182,7 +182,8 @@ def _damage(split: str, part: dict[str, Any]) -> list[str]:
     """Takes the warnings out of the notes of a split, and returns them with the kinds of suspicious boxes that are many."""
     found = [note for note in part["notes"] if note.startswith(WARNING)]
     part["notes"] = [note for note in part["notes"] if note not in found]
-    texts = [f"{split}: {note.removeprefix(WARNING).removeprefix(f'{part["source"]}: ')}" for note in found]
+    place = f"{WARNING}{part['source']}: "
+    texts = [f"{split}: {note.removeprefix(place).removeprefix(WARNING)}" for note in found]
     for kind, places in part["suspicious"].items():
         count = len(places)
         if kind != "outside" and count > 1 and count >= MUCH * part["boxes"]:

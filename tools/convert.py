@@ -31,6 +31,7 @@ from datasets.store import Annotations
 from deploy.tiles import Tiles
 from tools.tiles import cut_tiles
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
+from utils.files import matched
 from utils.outputs import write_all
 from utils.script import run_script
 from utils.text import amount, error_text
@@ -180,7 +181,7 @@ def with_names(words: list[str]) -> list[str]:
     named = list(words)
     for place, name in enumerate(("data", "target")):
         if place < len(words) and words[place].partition("=")[0] not in constants and not words[place].startswith("-"):
-            named[place] = f"{name}={words[place]}"
+            named[place] = f"{name}={matched(words[place])}"
     return named
 
 

@@ -367,6 +367,7 @@ def test_a_problem_of_a_label_file_that_two_splits_share_is_reported_once(tmp_pa
         (tmp_path / folder).mkdir()
     paint(tmp_path / "images" / "a.png", 1)
     (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 .1 x\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
     for name in ("train", "val"):
         (tmp_path / f"{name}.txt").write_text("images/a.png\nimages/a.png\n")
     for val in ("train", "val"):
