@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metrics.matches import CORRECT, IGNORED, SIZES, ClassMatches, class_names, match_classes
+from metrics.matches import CORRECT, IGNORED, ClassMatches, class_names, match_classes
 from utils.boxes import xyxy_to_xywh
 
 # Name -> array of the evaluator, and what to average of it. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
+SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
 COCO_METRICS = {
     "AP": ("precision", np.s_[..., 0, 2]),
     "AP50": ("precision", np.s_[0, ..., 0, 2]),
@@ -140,7 +141,7 @@ def curves(matches: Mapping[str, ClassMatches], rule: str = "coco") -> dict[str,
     """
     found = {}
     for name, of_class in matches.items():
-        states = of_class.voc if rule == "voc" else of_class.states[0, 0]
+        states = of_class.voc if rule == "voc" else of_class.states[0]
         found[name] = _curve(of_class, states)
     return found
 
@@ -151,7 +152,7 @@ def _curve(of_class: ClassMatches, states: np.ndarray) -> Curve:
     scores = of_class.scores[counted]
     hits = np.cumsum(states[counted] == CORRECT)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
-    boxes = int(of_class.counted[0].sum())
+    boxes = len(of_class.box_images)
     recall = hits[last] / boxes if boxes else np.full(len(last), np.nan)
     return Curve(hits[last] / (last + 1), recall, scores[last], boxes, last + 1)
 

@@ -149,11 +149,11 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
     """Returns the cards of COCO's metrics, with their intervals in numbers and as places (%) on a line from 0 to 1."""
     cards = []
     for name, words in NAMES.items():
-        value, interval, drawn = metrics[name], intervals[name], None
+        value, interval, between, drawn = metrics[name], intervals.get(name), "", None
         if value < 0:
             between = "no such boxes"
         elif interval is None:
-            between = f"fewer than {MIN_IMAGES} images"
+            between = f"fewer than {MIN_IMAGES} images" if name in intervals else ""
         else:
             low, high = interval
             between = f"{100 * low:.1f} – {100 * high:.1f}"
