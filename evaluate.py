@@ -30,7 +30,7 @@ from engine import runs
 from engine.evaluation import evaluate
 from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
-from report.analysis import analyze, limit_notes, unlabeled_classes, unlabeled_note, write_results
+from report.analysis import limit_notes, unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.remote_cache import shown
@@ -62,14 +62,13 @@ class Config(Constants):
     bad_images: str | None = None  # images that cannot be read: "error", "skip" or "repair" (JPEGs that are cut off)
     # error analysis
     report: bool = True  # report.html: metrics with intervals, curves, confusions and mistakes, to open in a browser
-    show_confidence: float = 0.3  # the error analysis leaves out detections with lower scores
-    worst: int = 16  # number of images drawn, those with the most errors
+    show_confidence: float = 0.3  # its confusions and mistakes leave out detections with lower scores
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
     workers: int | None = None  # processes that read images, per process; none: by device and cores
 
 
-MIN: dict[str, float] = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+MIN: dict[str, float] = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "workers"), 0)
 MIN |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MAX: dict[str, float] = {
     "max_detections": MAX_CANDIDATES,
@@ -149,13 +148,10 @@ def save_and_print(
         print(unlabeled_note(unlabeled))
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
     write_results(folder, data, detections, results)
-    worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
-    if worst:
-        at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
-        print("\n  ".join([f"images with the most errors {at}:", *worst]))
     ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
     print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
     if cfg.report:
+        write_report(folder, data, detections, results, cfg.show_confidence)
         print(f"report: {folder / 'report.html'}")
 
 

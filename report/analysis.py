@@ -1,4 +1,4 @@
-"""The files of an evaluation: metrics, detections and boxes as JSON, the images with the most errors, and report.html."""
+"""The files of an evaluation: metrics, detections and boxes as JSON, and report.html."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ import numpy as np
 from datasets.store import Annotations
 from metrics.comparison import analyze_errors
 from metrics.matches import COCO_LIMIT
-from report.drawn_images import draw_worst
 from report.html_report import write
 from utils.files import atomic_write
 from utils.text import amount, brief
@@ -71,19 +70,12 @@ def unlabeled_note(names: Sequence[str]) -> str:
     )
 
 
-def analyze(
-    folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
-) -> list[str]:
-    """Draws the `worst` images, those with the most errors at a confidence; with `report` also writes report.html.
+def write_report(folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float) -> None:
+    """Writes report.html, with the mistakes at a confidence.
 
-    Detections of the classes that the settings of `results` name as `unlabeled` do not count. Returns a line about each of
-    the worst images.
+    Detections of the classes that the settings of `results` name as `unlabeled` do not count as mistakes.
     """
     unlabeled = {data.category_ids[data.classes.index(name)] for name in results["settings"].get("unlabeled", ())}
     counted = [entry for entry in detections if entry["category_id"] not in unlabeled]
-    analysis = analyze_errors(data.coco(), counted, confidence)
-    lines = draw_worst(folder, data, analysis.comparisons, worst)
-    if report:
-        notes = limit_notes(data, results["settings"]["max_detections"])
-        write(folder / "report.html", data, results, analysis, notes)
-    return lines
+    notes = limit_notes(data, results["settings"]["max_detections"])
+    write(folder / "report.html", data, results, analyze_errors(data.coco(), counted, confidence), notes)

@@ -1,63 +1,16 @@
-"""Images drawn with their boxes: the first training batches, the validation images, and the worst images of an evaluation."""
+"""Images drawn with their boxes: the first training batches, and validation images with what was detected."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
-import cv2
 import numpy as np
 
 from datasets.store import Annotations, evenly_spaced
-from metrics.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
-from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, resized, write_image
-from utils.files import naming
-from utils.text import first_line
+from utils.draw import PAPER, contact_sheet, draw_boxes, put_text, resized
 
-CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 COLUMNS = 4  # of the contact sheets
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
-MAX_SIDE = 4096  # pixels of an image that is only looked at; a JPEG has 65,500 at most
 SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and min score of a detection
-
-
-def draw_errors(image: np.ndarray, comparison: ImageComparison, classes: Sequence[str]) -> np.ndarray:
-    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red.
-
-    An image above MAX_SIDE is shrunk."""
-    scale = MAX_SIDE / max(image.shape[:2])
-    if scale < 1:
-        image = resized(image, scale)
-    texts, colors = [], []
-    for label, missed in zip(comparison.labels, comparison.missed, strict=True):
-        texts.append(classes[label] if missed else "")
-        colors.append(MISSED if missed else CORRECT)
-    for label, score in zip(
-        comparison.detected_labels[comparison.false], comparison.scores[comparison.false], strict=True
-    ):
-        texts.append(f"{classes[label]} {score:.2f}")
-        colors.append(FALSE)
-    boxes = np.concatenate([comparison.boxes, comparison.detected[comparison.false]])
-    return draw_labeled(image, boxes * min(scale, 1), texts, colors)
-
-
-def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], count: int) -> list[str]:
-    """Draws at most `count` images, those with the most errors. Returns a line about each: file, errors and path.
-
-    An image that cannot be read or drawn, such as a file that is gone by now, has its line with the reason."""
-    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    lines: list[str] = []
-    for index in ranking[:count]:
-        comparison = comparisons[index]
-        if comparison.errors:
-            file = f"worst_{len(lines) + 1:02}.jpg"
-            line = f"{file}  {comparison.missed.sum():3} missed  {comparison.false.sum():3} false  {data.path(index)}"
-            try:
-                with naming(folder / file):
-                    write_image(folder / file, draw_errors(data.image(index), comparison, data.classes))
-            except (ValueError, cv2.error) as error:
-                line += f"  not drawn: {first_line(error)}"
-            lines.append(line)
-    return lines
 
 
 def draw_labels(image: np.ndarray, scale: float, data: Annotations, index: int) -> np.ndarray:

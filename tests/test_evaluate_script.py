@@ -95,14 +95,6 @@ def test_pycocotools_gives_the_written_metrics_of_many_detections(weights, paint
     assert set(written["per_class"]) == {"red", "blue"}
 
 
-def test_the_result_files_are_written_and_the_worst_images_drawn(weights, painted, tmp_path, capsys):
-    run(weights, painted(5, "val"), tmp_path / "out", worst=2, show_confidence=0.9999)  # all boxes are missed
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*FILES, "worst_01.jpg", "worst_02.jpg"]
-    printed = capsys.readouterr().out.splitlines()
-    (first,) = (line for line in printed if line.strip().startswith("worst_01.jpg"))
-    assert first.split()[1:5] == ["3", "missed", "0", "false"] and first.endswith("val_3.png")
-
-
 def test_results_have_the_ids_of_coco_data(weights, painted, tmp_path):
     """Categories 90 and 3, images 500 and 40, and equal file names in two folders."""
     painted(4)
@@ -144,7 +136,7 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"worst": -1}, ["worst=-1", "at least 0"]),
+        ({"batch_size": 0}, ["batch_size=0", "at least 1"]),
         ({"show_confidence": 1.5}, ["show_confidence=1.5", "at most 1"]),
         ({"split": "foo"}, ["split=foo", "train, val, test, all"]),
     ],
@@ -165,13 +157,12 @@ def test_without_output_every_evaluation_gets_a_folder_next_to_the_checkpoint(pa
 
 def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_path, capsys):
     data, out = painted(5, "val"), tmp_path / "out"
-    run(weights, data, out, worst=3)
+    run(weights, data, out)
     assert "replacing" not in capsys.readouterr().out
     (out / "notes.txt").write_text("mine")
-    (out / "worst_100.jpg").touch()  # of an evaluation with worst=100
-    run(weights, data, out, worst=1, report=False)
-    assert "replacing 8 files" in capsys.readouterr().out
-    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt", "worst_01.jpg"])
+    run(weights, data, out, report=False)
+    assert "replacing 4 files" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt"])
 
 
 def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, tmp_path, monkeypatch):
@@ -182,7 +173,7 @@ def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, 
         run(weights, out / "ground_truth.json", out)
     for text in ("", "[]", '{"AP": 1}'):
         (out / "metrics.json").write_text(text)
-        with refused(ConfigError, f"output={out}", out / "detections.json"):
+        with refused(ConfigError, f"output={out}", out / "metrics.json"):
             run(weights, data, out)
 
 
@@ -308,7 +299,8 @@ def test_an_image_that_no_jpeg_can_hold_does_not_cost_the_report(weights, tmp_pa
     (tmp_path / "val.txt").write_text("wide.png 100,1,60000,15,0\n")
     (tmp_path / "classes.txt").write_text("red\nblue\n")
     run(weights, tmp_path / "val.txt", tmp_path / "out")
-    assert {"report.html", "worst_01.jpg"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "data:image/jpeg" in page and '"problem":""' in page
 
 
 def test_an_evaluation_and_its_report_name_images_with_more_boxes_than_are_counted(weights, painted, tmp_path, capsys):
@@ -338,4 +330,4 @@ def test_a_full_disk_is_named_with_the_file(weights, painted, tmp_path, capsys):
             seen.add(Path(str(error.filename)).name)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, old)
-    assert seen <= {*FILES, "worst_01.jpg"} and len(seen) > 1
+    assert seen <= set(FILES) and len(seen) > 1

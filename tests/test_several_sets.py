@@ -75,7 +75,7 @@ def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finishe
     """Also after the validation images were written as val.json and read again."""
     best = checkpoint.load(finished[0] / "best.pt")
     assert Path(best["config"]["val"]).name == "val.json" and best["classes"] == list(demo.CLASSES[:3])
-    options = {"checkpoint": str(finished[0] / "best.pt"), "output": str(tmp_path / "out"), "report": False, "worst": 0}
+    options = {"checkpoint": str(finished[0] / "best.pt"), "output": str(tmp_path / "out"), "report": False}
     metrics = evaluate.main(evaluate.Config(**options, device="cpu", workers=0))
     assert f"{metrics['AP']:.4f}" == f"{finished[1]:.4f}"
     truth = json.loads((tmp_path / "out" / "ground_truth.json").read_text(encoding="utf-8"))

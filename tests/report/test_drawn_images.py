@@ -1,43 +1,16 @@
-"""report/drawn_images.py: colors of errors, the worst images, and the contact sheet of boxes and detections."""
+"""report/drawn_images.py: the first batches, and the contact sheet of boxes and detections."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from coco_cases import entries, ground_truth
 
 from datasets.dataset import Item, collate
 from datasets.store import evenly_spaced
-from metrics.comparison import compare_images
 from report import drawn_images
 from report.drawn_images import draw_batches
 from utils.draw import color_of
-from utils.images import ImageError
-
-
-def test_correct_missed_and_false_boxes_have_their_colors():
-    truth = ground_truth([(1, 1, 20, 40, 60, 60), (1, 1, 120, 40, 60, 60)], classes=("a",))
-    (one,) = compare_images(truth, entries((1, 1, 20, 40, 60, 60, 0.9), (1, 1, 220, 40, 60, 60, 0.9)), 0.5)
-    drawn = drawn_images.draw_errors(np.zeros((140, 300, 3), np.uint8), one, ("a",))
-    colors = [tuple(drawn[100, x].tolist()) for x in (50, 150, 250)]
-    assert colors == [drawn_images.CORRECT, drawn_images.MISSED, drawn_images.FALSE]
-
-
-def test_the_images_with_the_most_errors_are_drawn_first_and_those_without_are_not(tmp_path):
-    boxes = [(image, 1, 20, 40, 60, 60) for image in (1, 2, 3)]
-    found = entries((1, 1, 20, 40, 60, 60, 0.9), (2, 1, 200, 40, 60, 60, 0.9))
-    comparisons = compare_images(ground_truth(boxes, images=(1, 2, 3)), found, 0.5)
-    data = SimpleNamespace(
-        image=lambda i: np.zeros((140, 300, 3), np.uint8), path="image {}".format, classes=("a", "b")
-    )
-    lines = drawn_images.draw_worst(tmp_path, data, comparisons, 3)
-    assert [line.split() for line in lines] == [
-        ["worst_01.jpg", "1", "missed", "1", "false", "image", "1"],
-        ["worst_02.jpg", "1", "missed", "0", "false", "image", "2"],
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["worst_01.jpg", "worst_02.jpg"]
-    assert drawn_images.draw_worst(tmp_path, data, comparisons, 0) == []
 
 
 class TwoImages:
@@ -107,21 +80,3 @@ def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
         assert len(parts) == min(number, 3)
     list(draw_batches(batches(5)[stop:], ["a"], show, begun=stop))
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
-
-
-def test_an_image_that_is_larger_than_a_jpeg_or_unreadable_costs_no_more_than_its_line(tmp_path):
-    sides = {0: (20, 70_000), 1: None, 2: (140, 300)}
-
-    def image(index):
-        if sides[index] is None:
-            raise ImageError("b.png: cannot be decoded")
-        return np.zeros((*sides[index], 3), np.uint8)
-
-    boxes = [(n, 1, 100, 2, 60, 60) for n in (1, 2, 3)]
-    comparisons = compare_images(ground_truth(boxes, images=(1, 2, 3)), [], 0.5)
-    data = SimpleNamespace(image=image, path="{}.png".format, classes=("a", "b"))
-    lines = drawn_images.draw_worst(tmp_path, data, comparisons, 3)
-    assert [line.split()[:2] for line in lines] == [[f"worst_0{n}.jpg", "1"] for n in (1, 2, 3)]
-    assert "b.png" in lines[1] and sorted(path.name[6:8] for path in tmp_path.iterdir()) == ["01", "03"]
-    shrunk = drawn_images.draw_errors(image(0), comparisons[0], ("a", "b"))
-    assert shrunk.shape[1] == drawn_images.MAX_SIDE and shrunk.any(2).any(0).nonzero()[0].max() < 40
