@@ -167,32 +167,26 @@ def _cosines(count: int, length: float) -> np.ndarray:
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple[str, Examined]]:
-    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
+    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache."""
     query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        rows = [row for *row, checksum in cache.execute(query, paths) if checksum == _checksum(tuple(row))]
-        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in rows}
+        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in cache.execute(query, paths)}
     return {}
 
 
 def _write_cache(rows: list[tuple]) -> None:
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        marks = ",".join("?" * (len(rows[0]) + 1)) if rows else ""
-        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", [(*row, _checksum(row)) for row in rows])
-
-
-def _checksum(row: tuple) -> str:
-    """Returns a digest of a row of the cache."""
-    return hashlib.blake2b(repr(row).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        marks = ",".join("?" * (len(Examined._fields) + 2))
+        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", rows)
 
 
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-6.sqlite"
+    file = make_cache_folder() / "images-7.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
         columns = ", ".join(Examined._fields)
-        table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"
+        table = f"images (path TEXT PRIMARY KEY, stamp, {columns})"
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
         yield connection
 

@@ -1,4 +1,4 @@
-"""Compares runs: mAP, minutes, images, and the constants in which they differ.
+"""Compares runs: mAP, minutes, and the constants in which they differ.
 
     python -m tools.compare runs/*
 
@@ -34,8 +34,8 @@ class Run(NamedTuple):
     """The contents of a run folder that are compared."""
 
     folder: Path
-    constants: dict[str, Any]  # as they were chosen, but val as it was typed
-    typed: dict[str, Any]
+    constants: dict[str, Any]  # as the user wrote them
+    epochs: int  # of the run, also if it chose them
     rows: list[dict[str, float]]  # of log.csv, with the values that were measured
     classes: str
 
@@ -50,25 +50,15 @@ class Run(NamedTuple):
         return max(self.evaluated, key=lambda row: row["AP"], default={})
 
     @property
-    def minutes(self) -> float:
-        """The minutes of training without evaluations."""
-        return sum(row.get("seconds", 0) for row in self.rows) / 60
-
-    @property
-    def images(self) -> int:
-        """The number of training images that the network processed."""
-        return round(sum(row.get("seconds", 0) * row.get("images_per_second", 0) for row in self.rows))
-
-    @property
-    def data(self) -> tuple[str, ...]:
+    def data(self) -> str:
         """The validation data and the classes: only the mAPs of runs with equal ones can be compared."""
-        val = str(self.typed.get("val"))
-        texts = [f"val {val}", self.classes]
+        val = str(self.constants.get("val"))
+        text = f"val {val}; {self.classes}"
         if division_of(val):
-            texts.append(f"train {self.typed.get('train')}")
+            text += f"; train {self.constants.get('train')}"
         if self.constants.get("all_labeled"):  # otherwise detections of classes that are not annotated do not count
-            texts.append("all_labeled=true")
-        return tuple(texts)
+            text += "; all_labeled=true"
+        return text
 
 
 def read_run(folder: Path) -> Run:
@@ -78,9 +68,9 @@ def read_run(folder: Path) -> Run:
     if not (folder / "log.csv").exists():
         raise ValueError("no log.csv: the run has not begun to train")
     constants = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    typed = constants
+    epochs = constants["epochs"]
     if (folder / "last.pt").exists():
-        typed = constants | checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
+        constants |= checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     if not rows:
@@ -89,7 +79,7 @@ def read_run(folder: Path) -> Run:
     if (folder / "best.pt").exists():
         names = checkpoint.read(folder / "best.pt", on_disk=True)["classes"]
         classes = f"{amount(len(names), 'class')}: {', '.join(names)}"
-    return Run(folder, constants | {"val": typed.get("val")}, typed, rows, classes)
+    return Run(folder, constants, epochs, rows, classes)
 
 
 def folders_of(words: Sequence[str]) -> list[Path]:
@@ -103,15 +93,16 @@ def folders_of(words: Sequence[str]) -> list[Path]:
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
     """Returns the table: a header, then a row per run. Columns in which all runs are equal are left out at its end."""
-    head = ["", "run", "best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
+    head = ["", "run", "best mAP", "epoch", "last mAP", "epochs", "minutes"]
     rows = []
     for number, run in enumerate(runs, 1):
         best = epoch = last = "-"
         if run.best:
             best, epoch = in_points(run.best["AP"]), f"{run.best['epoch']:.0f}"
             last = in_points(run.evaluated[-1]["AP"])
-        epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.constants.get('epochs'))}"
-        rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{run.minutes:.1f}", f"{run.images:,}"])
+        epochs = f"{run.rows[-1]['epoch']:.0f} of {run.epochs}"
+        minutes = sum(row.get("seconds", 0) for row in run.rows) / 60
+        rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{minutes:.1f}"])
     names = dict.fromkeys(name for run in runs for name in run.constants if name not in NAMES)
     columns = {"data": [letters(runs)[run.data] for run in runs]}
     columns |= {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
@@ -123,19 +114,17 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     return [head, *rows]
 
 
-def letters(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
+def letters(runs: Sequence[Run]) -> dict[str, str]:
     """Returns a letter for each validation data with their classes, in the order of the runs."""
     return {data: chr(ord("A") + index) for index, data in enumerate(dict.fromkeys(run.data for run in runs))}
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """Returns the meaning of the columns, and the data of each letter if there are several."""
-    lines = [
-        "mAP50-95 in percent on the validation data; minutes of training without evaluations; training images processed"
-    ]
+    lines = ["mAP50-95 in percent on the validation data; minutes of training without evaluations"]
     if len(letters(runs)) > 1:
         lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
-        lines += [f"data {letter}: {'; '.join(data)}" for data, letter in letters(runs).items()]
+        lines += [f"data {letter}: {data}" for data, letter in letters(runs).items()]
     return lines
 
 
@@ -144,12 +133,12 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     groups: dict[tuple, list[tuple[str, Run]]] = {}
     for number, run in enumerate(runs, 1):
         if run.best:
-            others = [f"{name}={run.typed[name]}" for name in sorted(run.typed) if name not in (*NAMES, *REPEATED)]
-            val = re.sub(r"^\d+/", "", str(run.typed.get("val")))  # 1/5 and 2/5 are folds of one division
-            groups.setdefault((*others, val, run.classes), []).append((str(number), run))
+            others = [f"{name}={value}" for name, value in run.constants.items() if name not in (*NAMES, *REPEATED)]
+            val = re.sub(r"^\d+/", "", str(run.constants.get("val")))  # 1/5 and 2/5 are folds of one division
+            groups.setdefault((*sorted(others), val, run.classes), []).append((str(number), run))
     lines = []
     for group in groups.values():
-        differ = [name for name in REPEATED if len({show(run.typed.get(name)) for _, run in group}) > 1]
+        differ = [name for name in REPEATED if len({show(run.constants.get(name)) for _, run in group}) > 1]
         if differ:
             maps = [run.best["AP"] for _, run in group]
             spread = f"mean {in_points(statistics.mean(maps))}, standard deviation {in_points(statistics.stdev(maps))}"

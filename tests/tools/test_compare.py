@@ -57,8 +57,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     rows, run = log_of(folder), read_run(folder)
     assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
-    assert 3 * 6 <= run.images <= 3 * 8 and run.minutes > 0  # images repeat to fill the last step of an epoch
-    assert "classes: " in run.classes and run.typed["val"] == run.constants["val"] == "1/3"
+    assert "classes: " in run.classes and run.constants["val"] == "1/3"
     capsys.readouterr()
     main([str(folder)])
     assert f"{100 * best:.2f}" in capsys.readouterr().out
@@ -74,7 +73,7 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert first | {"image_size": "64,96", "learning_rate": "0.02", "seed": "-", "epochs": "2 of 9"} == first
     assert (first["best mAP"], first["epoch"], first["last mAP"]) == ("50.00", "2", "50.00")
     assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("30.00", "2", "20.00")
-    assert (second["minutes"], second["images"]) == ("1.5", "615") and third["seed"] == "none"
+    assert second["minutes"] == "1.5" and third["seed"] == "none"
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
 
