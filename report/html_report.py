@@ -26,7 +26,6 @@ from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MAX_BOXES = 200  # max boxes, and max detections, stored per image, not counting the examples
 MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -68,8 +67,7 @@ def write(
         "classes": [page.printable(name) for name in (*names, "background")],
         "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
-        "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
-        "names": {example.image: page.printable(data.names[example.image]) for few in examples for example in few},
+        "images": dict(zip(images, _images(data, analysis.comparisons, images), strict=True)),
         "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
         "cells": {
             f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
@@ -200,30 +198,20 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
     return contents
 
 
-def _images(
-    data: Annotations, comparisons: list[ImageComparison], images: list[int], examples: list[list[Example]]
-) -> list[dict[str, Any]]:
+def _images(data: Annotations, comparisons: list[ImageComparison], images: list[int]) -> list[dict[str, Any]]:
     """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
     max_bytes = LIMIT // max(len(images), 1)
-    boxes = {(example.image, example.box) for few in examples for example in few}
-    found = {(example.image, example.detection) for few in examples for example in few}
 
     def one_image(index: int) -> dict[str, Any]:
         comparison = comparisons[index]
         height, width = data.sizes[index].tolist()
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
-        labeled, detected = {}, {}
-        for i in range(len(comparison.boxes)):
-            if i < MAX_BOXES or (index, i) in boxes:
-                labeled[i] = _row(i, comparison.boxes, comparison.labels, comparison.predicted)
-        for i in range(len(comparison.detected)):
-            if i < MAX_BOXES or (index, i) in found:
-                row = _row(i, comparison.detected, comparison.detected_labels, comparison.true_labels)
-                detected[i] = [*row, round(float(comparison.scores[i]), 4)]
+        found = _rows(comparison.detected, comparison.detected_labels, comparison.true_labels)
         return {
+            "name": page.printable(data.names[index]),
             "size": [width, height],
-            "boxes": labeled,
-            "found": detected,
+            "boxes": _rows(comparison.boxes, comparison.labels, comparison.predicted),
+            "found": [[*row, round(score, 4)] for row, score in zip(found, comparison.scores.tolist(), strict=True)],
             "uri": page.data_uri(jpeg) if jpeg else "",
             "problem": problem,
         }
@@ -231,9 +219,10 @@ def _images(
     return list(prefetch(one_image, images, limit=4, threads=2))
 
 
-def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[float]:
-    """Returns a box in pixels, its class, and the class that it is matched with."""
-    return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
+def _rows(boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[list[float]]:
+    """Returns boxes in pixels, each with its class and the class that it is matched with."""
+    rows = zip(boxes.round(1).tolist(), labels.tolist(), others.tolist(), strict=True)
+    return [[*box, label, other] for box, label, other in rows]
 
 
 def _jpeg(path: str, value_range: ValueRange | None, side: int, max_bytes: int) -> tuple[bytes, str]:
