@@ -153,6 +153,7 @@ class _Thumbnails:
             "file": Path(path).name,
             "classes": [(label, _name(good, label), count) for label, count in counts[:NAMES]],
             "other_classes": max(len(counts) - NAMES, 0),
+            "other_boxes": max(len(rows) - BOXES, 0),
         }
 
     def _image(self, path: str, boxes: list, good: Annotations) -> dict[str, Any]:

@@ -134,8 +134,8 @@ def _checked(goal: Path, cfg: Config) -> Tiles | None:
 
 def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list[str]]:
     """Reads the data, `with_sizes` of their images, too. Returns them with notes. Raises DataError for missing images."""
-    names = ("classes", "merge", "image_root", "bad_boxes", "bad_images", "split_by")
-    options = read_options(**{name: getattr(cfg, name) for name in names})
+    chosen = ("classes", "merge", "image_root", "bad_boxes", "bad_images", "split_by")
+    options = read_options(**{name: getattr(cfg, name) for name in chosen})
     data = read(source, cfg.source_split or ("all" if cfg.split else "train"), options)
     missing = [path for path in map(data.path, range(len(data))) if not os.path.exists(path)]
     raise_any(
