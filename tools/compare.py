@@ -19,14 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.sources import division_of
 from engine.runs import run_of
 from utils import checkpoint
 from utils.config import show
 from utils.script import run_script
-from utils.text import aligned, amount, first_line, in_points, printable
+from utils.text import aligned, brief, first_line, in_points, printable
 
 NAMES = ("name", "output", "resume")  # constants that are not compared: the table names the folder
+NOTE = """mAP50-95 in percent on the validation data; minutes of training without evaluations. Compare the mAP only of runs
+with the same val= and classes, for val=.2 with the same train=, and with the same all_labeled="""
 REPEATED = ("seed", "val")  # constants in which repetitions of a run differ
 
 
@@ -49,17 +50,6 @@ class Run(NamedTuple):
         """The first row with the highest mAP; {} if no row has one."""
         return max(self.evaluated, key=lambda row: row["AP"], default={})
 
-    @property
-    def data(self) -> str:
-        """The validation data and the classes: only the mAPs of runs with equal ones can be compared."""
-        val = str(self.constants.get("val"))
-        text = f"val {val}; {self.classes}"
-        if division_of(val):
-            text += f"; train {self.constants.get('train')}"
-        if self.constants.get("all_labeled"):  # otherwise detections of classes that are not annotated do not count
-            text += "; all_labeled=true"
-        return text
-
 
 def read_run(folder: Path) -> Run:
     """Reads a run folder. Raises ValueError, OSError or LookupError if it holds no finished epoch, or a damaged file."""
@@ -75,10 +65,10 @@ def read_run(folder: Path) -> Run:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     if not rows:
         raise ValueError("no epoch in log.csv: the first one has not ended")
-    classes = "classes unknown: no best.pt"
+    classes = "unknown: no best.pt"
     if (folder / "best.pt").exists():
         names = checkpoint.read(folder / "best.pt", on_disk=True)["classes"]
-        classes = f"{amount(len(names), 'class')}: {', '.join(names)}"
+        classes = brief(f"{len(names)}: {', '.join(names)}")
     return Run(folder, constants, epochs, rows, classes)
 
 
@@ -104,28 +94,14 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
         minutes = sum(row.get("seconds", 0) for row in run.rows) / 60
         rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{minutes:.1f}"])
     names = dict.fromkeys(name for run in runs for name in run.constants if name not in NAMES)
-    columns = {"data": [letters(runs)[run.data] for run in runs]}
-    columns |= {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
+    columns = {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
+    columns["classes"] = [run.classes for run in runs]
     for name, texts in columns.items():
         if len(set(texts)) > 1:
             head.append(name)
             for row, text in zip(rows, texts, strict=True):
                 row.append(text)
     return [head, *rows]
-
-
-def letters(runs: Sequence[Run]) -> dict[str, str]:
-    """Returns a letter for each validation data with their classes, in the order of the runs."""
-    return {data: chr(ord("A") + index) for index, data in enumerate(dict.fromkeys(run.data for run in runs))}
-
-
-def notes(runs: Sequence[Run]) -> list[str]:
-    """Returns the meaning of the columns, and the data of each letter if there are several."""
-    lines = ["mAP50-95 in percent on the validation data; minutes of training without evaluations"]
-    if len(letters(runs)) > 1:
-        lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
-        lines += [f"data {letter}: {data}" for data, letter in letters(runs).items()]
-    return lines
 
 
 def repeats(runs: Sequence[Run]) -> list[str]:
@@ -161,7 +137,7 @@ def main(words: Sequence[str]) -> None:
     runs.sort(key=lambda run: -run.best.get("AP", -1))
     lines = []
     if runs:
-        lines += [*aligned(table(runs), ("run", "data")), *notes(runs), *repeats(runs)]
+        lines += [*aligned(table(runs), ("run", "val", "classes")), NOTE, *repeats(runs)]
     if refused:
         lines += ["", "not compared:", *refused]
     print("\n".join(printable(line.rstrip()) for line in lines))
