@@ -89,7 +89,8 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
     """Computes the twelve COCO metrics, VOC_AP50, precision and recall (means over classes), "confidence" and "per_class".
 
     per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold at the highest F1 at IoU 0.5, and the
-    number of boxes. "confidence" is the threshold with the highest mean F1 over classes. A metric without any box of its
+    number of boxes. "confidence" is the threshold with the highest mean F1 over classes. The COCO metrics (with AP and AP50 of
+    per_class) count 100 detections of a class in an image, all others count all detections. A metric without any box of its
     class or size is -1, and so is a threshold without a correct detection; without detections other metrics are 0. Raises
     ValueError for detections of images or categories that the ground truth does not have.
     """

@@ -26,10 +26,7 @@ FEW_ANNOTATED = 0.1  # fraction of the images in which a class is annotated, bel
 
 
 def check(
-    data: str,
-    val: str | None = None,
-    size: Size = (416, 416),
-    options: ReadOptions | None = None,
+    data: str, val: str | None = None, size: Size = (416, 416), options: ReadOptions | None = None
 ) -> tuple[dict[str, Any], dict[str, Part]]:
     """Returns (report of plain values, the splits "train", "val" and "test" with their images).
 
@@ -45,10 +42,8 @@ def check(
     train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
     train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := mirrored_classes(train.good.classes):
-        names = " and ".join(map(repr, sided))
-        text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
-        train.report["notes"].append(text)
+    if sided := " and ".join(map(repr, mirrored_classes(train.good.classes))):
+        train.report["notes"].append(f"training will not flip images (flip=0): a flip makes another class of {sided}")
     splits = {name: part.good for name, part in parts.items()}
     if division and (divided := _check_division(train, str(val), division, options.split_by)):
         splits = dict(zip(("train", f"val={val}"), divided, strict=True))
