@@ -66,6 +66,8 @@ def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annot
     """Returns the annotations without the boxes that lie outside their image, and notes about boxes outside or partly outside."""
     clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
     beyond = np.abs(clipped - annotations.boxes).max(1, initial=0)  # pixels
+    if annotations.is_ignored is not None:
+        beyond[annotations.is_ignored] = 0  # ignore regions may be larger than their image
     gone = area(clipped.astype(np.float32)) <= 0
     source, total, far = annotations.source, len(gone), int((beyond > ROUNDED).sum())
     question = ""
