@@ -25,7 +25,8 @@ from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
-LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
+LIMIT = 12 * 2**20  # bytes of all images and their boxes; base64 adds a third to the images
+BOX_BYTES = 40  # of a box on the page
 MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -199,8 +200,9 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
 
 
 def _images(data: Annotations, comparisons: list[ImageComparison], images: list[int]) -> list[dict[str, Any]]:
-    """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
-    max_bytes = LIMIT // max(len(images), 1)
+    """Returns the images with their boxes and detections, for the script; all together have about LIMIT bytes."""
+    boxes = sum(len(comparisons[index].boxes) + len(comparisons[index].detected) for index in images)
+    max_bytes = max(LIMIT - BOX_BYTES * boxes, 0) // max(len(images), 1)
 
     def one_image(index: int) -> dict[str, Any]:
         comparison = comparisons[index]
