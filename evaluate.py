@@ -28,7 +28,7 @@ from deploy import load
 from deploy.tiled_model import tiled
 from engine import runs
 from engine.evaluation import evaluate
-from metrics.coco import BACKEND, COCO_METRICS
+from metrics.coco import COCO_METRICS, EVALUATOR
 from nets.postprocess import MAX_CANDIDATES
 from report.analysis import limit_notes, unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import outputs, processes, remote, threads
@@ -146,10 +146,10 @@ def save_and_print(
     if unlabeled:
         settings["unlabeled"] = unlabeled
         print(unlabeled_note(unlabeled))
-    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    results = metrics | {"evaluator": EVALUATOR, "settings": settings}
     write_results(folder, data, detections, results)
     ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
-    print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
+    print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {EVALUATOR}")
     if cfg.report:
         write_report(folder, data, detections, results, cfg.show_confidence)
         print(f"report: {folder / 'report.html'}")

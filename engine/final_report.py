@@ -8,7 +8,7 @@ from typing import Any
 from datasets.loader import Loader
 from engine.evaluation import evaluate
 from engine.run_store import upload_folder
-from metrics.coco import BACKEND
+from metrics.coco import EVALUATOR
 from nets import DetectionModel
 from report.analysis import unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import checkpoint, outputs
@@ -49,7 +49,7 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS}
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled
-    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    results = metrics | {"evaluator": EVALUATOR, "settings": settings}
     with warn_if_disk_fails():
         there = folder / "evaluation"
         outputs.open_evaluation(there)

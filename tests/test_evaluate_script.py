@@ -23,7 +23,7 @@ import nets
 from datasets.errors import DataError
 from deploy.detector import Detector
 from evaluate import Config, main
-from metrics.coco import BACKEND, COCO_METRICS
+from metrics.coco import COCO_METRICS, EVALUATOR
 from utils.config import ConfigError
 
 FILES = ["detections.json", "ground_truth.json", "metrics.json", "report.html"]
@@ -82,7 +82,7 @@ def test_training_and_evaluation_and_pycocotools_give_the_same_map(demo_images, 
     for name in COCO_METRICS:
         assert written[name] == metrics[name] == pytest.approx(reference[name], abs=1e-12)
     printed = capsys.readouterr().out
-    assert f"mAP50-95 {100 * best:.2f}" in printed and f"by {BACKEND.name}" in printed
+    assert f"mAP50-95 {100 * best:.2f}" in printed and f"by {EVALUATOR}" in printed
     assert "IoU=" not in printed  # the table of pycocotools
 
 
