@@ -112,6 +112,9 @@ def _examine(path: str) -> Examined:
     try:
         data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+        if data.endswith(images.DRAWN_MARK):
+            fix = "give the image without them, such as image_root=FOLDER, or remove it"
+            raise images.ImageError(f"{path}: this program drew boxes into the image: {fix}")
         if jpeg.is_cut_off(data):
             data += jpeg.END
             images.decode_image(data, path)

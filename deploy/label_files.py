@@ -67,6 +67,7 @@ class LabelFiles:
         self.images: list[Labeled] = []  # for a single file
         self.count = 0  # of the images with labels
         self.kept = 0  # files that existed
+        self.roots: set[str] = set()  # folders of the images
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
         if kind in PER_IMAGE and shared:
@@ -93,6 +94,7 @@ class LabelFiles:
         if not self.takes(image.boxes):
             return
         self.count += 1
+        self.roots.add(image.path.removesuffix(image.name))
         if self.negatives:
             image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
@@ -137,6 +139,13 @@ class LabelFiles:
             )
         if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
+        elif len(self.roots) == 1:
+            train, root = folder, min(self.roots).rstrip(os.sep)
+            if self.kind == "labelstudio":
+                train = folder / "EXPORT.json"
+            lines.append(
+                f"to train with them, corrected: python train.py train={train} image_root={root or '.'} val=.2"
+            )
         return lines
 
 

@@ -84,7 +84,7 @@ class Predictor:
                     yield image
 
         def write(name: str, drawn: np.ndarray) -> None:
-            write_image(self.results.folder / image_name(name, images), drawn)
+            write_image(self.results.drawn / image_name(name, images), drawn, is_drawn=True)
 
         batches = batched(readable(), self.detector.batch_size)
         bar = progress_bar(None, "images", total=len(images))
@@ -107,7 +107,7 @@ class Predictor:
         if self.track:
             detect = tracking(self.detector, rate)
         with (
-            video.writing(lambda: self.results.folder / file, rate) as write,
+            video.writing(lambda: self.results.drawn / file, rate) as write,
             closing(capture.frames(ahead)) as frames,
         ):
             chosen = itertools.islice(enumerate(frames), 0, None, self.every)

@@ -65,7 +65,7 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Writes the drawn image in the format of its suffix, such as .jpg or .png, and creates the folder."""
-        write_image(path, self.draw())
+        write_image(path, self.draw(), is_drawn=True)
 
     def show(self) -> None:
         """Shows the drawn image in a window until a key is pressed. Raises ValueError without a screen."""

@@ -16,6 +16,7 @@ from deploy.label_files import Labeled, LabelFiles
 from deploy.result import Result
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
+from utils.files import DERIVED, DETECTIONS
 from utils.text import amount, first_of
 
 SHOWN = 10  # classes and unreadable images that the summary names
@@ -88,9 +89,14 @@ class Results:
         """The folder of the results."""
         return self.open_folder()
 
+    @property
+    def drawn(self) -> Path:
+        """The folder of the drawn images and videos. With label files the folder of the results is a data set without them."""
+        return drawn_folder(self.folder, self.labels)
+
     @cached_property
     def _detections(self) -> DetectionsFile:
-        return DetectionsFile(self.folder / "detections.json")
+        return DetectionsFile(self.folder / DETECTIONS)
 
     def add(self, image: np.ndarray, result: Result, name: str, path: str, frame: int | None = None) -> None:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
@@ -183,6 +189,11 @@ class Results:
         if len(self.counts) > SHOWN:
             counts.append("...")
         return ", ".join(counts) or "nothing"
+
+
+def drawn_folder(folder: Path, labels: LabelFiles | None) -> Path:
+    """Returns where drawn images and videos are written in a folder of results."""
+    return folder / DERIVED[0] if labels else folder
 
 
 def image_name(name: str, others: Collection[str] = ()) -> str:

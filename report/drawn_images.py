@@ -38,7 +38,7 @@ def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageCompa
         comparison = comparisons[index]
         if comparison.errors:
             file = f"worst_{len(lines) + 1:02}.jpg"
-            write_image(folder / file, draw_errors(data.image(index), comparison, data.classes))
+            write_image(folder / file, draw_errors(data.image(index), comparison, data.classes), is_drawn=True)
             lines.append(
                 f"{file}  {comparison.missed.sum():3} missed  {comparison.false.sum():3} false  {data.path(index)}"
             )

@@ -12,6 +12,8 @@ from typing import BinaryIO
 from utils.text import brief
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+DETECTIONS = "detections.json"  # of predict.py
+DERIVED = ("drawn", "crops")  # its folders next to it: images that are no data
 
 
 def missing_text(path: str) -> str:
@@ -40,7 +42,8 @@ def similar_path(path: str) -> str | None:
 def files_under(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
 
-    Hidden files and folders are left out; a folder that links lead to twice is listed once."""
+    Hidden files and folders are left out, and the images that predict.py makes of others; a folder that links lead to twice
+    is listed once."""
     found, seen, tops = [], set(), [os.fspath(folder)]
     for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
         for place, folders, names in os.walk(top, onerror=_raise_unreadable):
@@ -49,7 +52,10 @@ def files_under(folder: str | os.PathLike) -> list[str]:
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+            derived = DERIVED if DETECTIONS in names else ()
+            folders[:] = sorted(
+                name for name in folders if not name.startswith((".", "__MACOSX")) and name not in derived
+            )
             tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
             prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
             found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]

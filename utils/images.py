@@ -33,6 +33,8 @@ READERS = 4  # threads that decode images while the network computes
 MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
+DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
+
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
 _LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
 _PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of a gray PNG reaches 8,256
@@ -152,8 +154,9 @@ def check_header(data: bytes, path: str) -> None:
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
-    while data.startswith(_PNG_MARK) and place + 8 <= len(data):
-        (length,) = struct.unpack_from(">I", data, place)
+    kind = b""
+    while data.startswith(_PNG_MARK) and kind != b"IEND" and place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
         if place + 8 + length > len(data):
             raise ImageError(f"{path}: the PNG is cut off: fetch it again, or remove it")
         place += 12 + length
