@@ -17,13 +17,14 @@ from pathlib import Path
 
 from datasets.formats.class_names import read_classes
 from deploy.detector import Detector
-from deploy.inputs import is_source, is_web_address
+from deploy.inputs import is_live, is_source, is_web_address
 from deploy.label_files import KINDS, LabelFiles
 from deploy.load import is_checkpoint
 from deploy.predictor import Predictor
 from deploy.sources import Sources, find_sources, label_images, require_videos, validation_images
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
+from deploy.video import require_window
 from deploy.writer import Results, drawn_folder, image_name, video_name
 from engine import runs
 from nets.postprocess import MAX_CANDIDATES
@@ -74,13 +75,18 @@ LIMITS = (*MIN, "class_agnostic", "tile", "overlap")  # of the Detector
 
 
 def main(cfg: Config) -> Path | None:
-    """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
+    """Predicts and returns the folder with the results, or None if there are none, as with speed=true.
+
+    Ctrl-C is the end of a camera or stream, and otherwise a KeyboardInterrupt after what was predicted is written."""
     cfg = check(cfg)
     require(cfg, {**MIN, "every": 1}, MAX, {"labels": (None, *KINDS)})
     if cfg.negatives and cfg.labels is None:
         raise ConfigError("negatives=true chooses the images of label files: write labels=txt, or another kind, too")
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
+
+    if cfg.show:
+        require_window()
 
     # ---- the model
     classes = read_classes(cfg.classes) if cfg.classes else None
@@ -107,7 +113,8 @@ def main(cfg: Config) -> Path | None:
     try:
         predictor.predict(sources)
     except KeyboardInterrupt:
-        print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
+        if not any(map(is_live, sources.videos.values())):  # which end in no other way
+            raise
     finally:  # an error keeps them too
         if summary := results.finish():
             print(summary)
@@ -180,4 +187,4 @@ def command(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: command(sys.argv[1:]), "stopped", "lower batch_size=")
+    run_script(lambda: command(sys.argv[1:]), "stopped; what is written is kept", "lower batch_size=")

@@ -15,6 +15,7 @@ from datasets.formats.annotation_file import annotation_line
 from datasets.formats.class_names import class_text, read_classes
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from utils.config import ConfigError
+from utils.files import naming
 from utils.text import amount, brief
 
 ONE_FILE = {"labelstudio": "labelstudio.json", "coco": "coco.json", "txt": "annotations.txt"}
@@ -128,7 +129,8 @@ class LabelFiles:
             self.kept += 1
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with naming(path):
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     def summary(self, folder: Path, images: int) -> list[str]:
         """Returns lines for the console: how many files were left alone, and how many of `images` became backgrounds."""

@@ -2,8 +2,11 @@
 
 import itertools
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -14,6 +17,7 @@ from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
+WINDOW_SECONDS = 60  # for the first window of a slow connection
 AHEAD = 8  # frames that are read ahead of the network
 
 
@@ -103,22 +107,27 @@ def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
 
 @contextmanager
 def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
-    """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens."""
-    writer = None
+    """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens.
+
+    Raises OSError at its end if frames are missing."""
+    writer, file, count = None, Path(), 0
 
     def write(name: str, frame: np.ndarray) -> None:
-        nonlocal writer
+        nonlocal writer, file, count
         if writer is None:
             file = path()
             file.parent.mkdir(parents=True, exist_ok=True)
             writer = open_writer(file, rate, frame.shape)
         writer.write(frame)
+        count += 1
 
     try:
         yield write
     finally:
         if writer is not None:
             writer.release()
+    if count and cv2.VideoCapture(str(file)).get(cv2.CAP_PROP_FRAME_COUNT) < count:  # OpenCV reports no full disk
+        raise OSError(f"{file}: not all frames were written: is the disk full?")
 
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
@@ -129,13 +138,28 @@ def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWri
     return writer
 
 
-def show(image: np.ndarray, wait: int) -> bool:
-    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc."""
-    shrink = min(WINDOW / max(image.shape[:2]), 1)
+@cache
+def require_window() -> None:
+    """Raises ValueError with the fix if no window can be opened here. A child process tries: Qt ends the one that fails."""
+    advice = "look at saved images instead"
+    if not cv2.currentUIFramework():
+        fix = "pip uninstall opencv-python-headless, then pip install opencv-python"
+        raise ValueError(f"show: this OpenCV was built without windows: {fix}; or {advice}")
+    screens = [f"{name}={os.environ[name]}" for name in ("DISPLAY", "WAYLAND_DISPLAY") if os.environ.get(name)]
+    if sys.platform == "linux" and not screens:
+        raise ValueError(f"show: there is no screen, since DISPLAY is not set: {advice}")
+    program = "import cv2, numpy; cv2.imshow('Thaw', numpy.zeros((9, 9, 3), 'uint8')); cv2.waitKey(1)"
     try:
-        cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
-        return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)
-    except cv2.error as error:
-        raise ValueError(
-            "show=true: there is no screen, or OpenCV was built without windows: save the images instead"
-        ) from error
+        failed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WINDOW_SECONDS).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        failed = 1
+    if failed:
+        raise ValueError(f"show: no window can be opened on the screen ({' '.join(screens)}): {advice}")
+
+
+def show(image: np.ndarray, wait: int) -> bool:
+    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc. See `require_window`."""
+    require_window()
+    shrink = min(WINDOW / max(image.shape[:2]), 1)
+    cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
+    return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)

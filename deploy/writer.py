@@ -2,12 +2,12 @@
 
 import json
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from deploy.label_files import Labeled, LabelFiles
 from deploy.result import Result
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
-from utils.files import DERIVED, DETECTIONS
+from utils.files import DERIVED, DETECTIONS, naming
 from utils.text import amount, first_of
 
+MAX_FOLDER = 200  # bytes of the name of a folder; file systems have 255
 SHOWN = 10  # classes and unreadable images that the summary names
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
 
@@ -32,8 +33,9 @@ class DetectionsFile:
     END = b"\n]"
 
     def __init__(self, path: Path):
-        self._file: BinaryIO = open(path, "wb", buffering=0)
-        self._file.write(b"[" + self.END)
+        self._path, self._file = path, open(path, "wb", buffering=0)
+        with naming(path):
+            self._file.write(b"[" + self.END)
         self._size = 1  # bytes before END
 
     def add(self, entries: Sequence[dict]) -> None:
@@ -52,11 +54,12 @@ class DetectionsFile:
 
     def _write(self, text: bytes) -> None:
         """Replaces everything behind the complete detections."""
-        self._file.seek(self._size)
-        left = memoryview(text)
-        while left:  # without a buffer, a write may be partial
-            left = left[self._file.write(left) :]
-        self._file.truncate()
+        with naming(self._path):
+            self._file.seek(self._size)
+            left = memoryview(text)
+            while left:  # without a buffer, a write may be partial
+                left = left[self._file.write(left) :]
+            self._file.truncate()
 
 
 class Results:
@@ -77,11 +80,13 @@ class Results:
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
         self.crops, self.labels = crops, labels
+        self.folders = folder_names(classes)  # of the crops
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
         self.tracks: set[tuple[str, int]] = set()  # videos and the numbers of the tracks in them
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
+        self.videos: list[Path] = []  # that were drawn
         self.images, self.begin = 0, time.perf_counter()
 
     @cached_property
@@ -93,6 +98,11 @@ class Results:
     def drawn(self) -> Path:
         """The folder of the drawn images and videos. With label files the folder of the results is a data set without them."""
         return drawn_folder(self.folder, self.labels)
+
+    def video(self, name: str) -> Path:
+        """Returns the file for a drawn video."""
+        self.videos.append(self.drawn / name)
+        return self.videos[-1]
 
     @cached_property
     def _detections(self) -> DetectionsFile:
@@ -147,7 +157,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = "a" if name in self.tracked else "w"
         self.tracked.add(name)
-        with open(path, mode, encoding="utf-8") as file:
+        with naming(path), open(path, mode, encoding="utf-8") as file:
             for entry in entries:
                 if entry["track_id"] >= 0:
                     self.tracks.add((name, entry["track_id"]))
@@ -158,8 +168,10 @@ class Results:
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
-            folder = folder_name(self.classes[label])
-            write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
+            folder = self.folders[label]
+            write_image(
+                self.folder / DERIVED[1] / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2]
+            )
 
     def finish(self) -> str:
         """Completes the files -> a summary to print; "" if there was no image."""
@@ -175,6 +187,9 @@ class Results:
             lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:
             lines += self.labels.summary(self.folder / "labels", self.images)
+        for path in self.videos[:1]:
+            command = shlex.join(["ffmpeg", "-i", str(path), "-c:v", "libx264", str(path.with_suffix(".h264.mp4"))])
+            lines.append(f"browsers do not play MPEG-4 Part 2, the format of the video; they do after {command}")
         lines.append(str(self.folder))
         if self.unread:
             failed = f"{amount(len(self.unread), 'image')} could not be read:"
@@ -216,7 +231,14 @@ def _output_name(name: str, writable: Collection[str], suffix: str, others: Coll
     return output
 
 
-def folder_name(class_name: str) -> str:
-    """Returns the name of the folder for the crops of a class."""
-    name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
-    return name.strip(" .") or "_"  # ".." would lead out of the output folder
+def folder_names(classes: Sequence[str]) -> list[str]:
+    """Returns the names of the folders for the crops of the classes: short enough, different, also where case is ignored."""
+    names: list[str] = []
+    for class_name in classes:
+        name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
+        name = name.encode("utf-8", "replace")[:MAX_FOLDER].decode("utf-8", "ignore").strip(" .")
+        name = name or "_"  # ".." would lead out of the output folder
+        while name.casefold() in map(str.casefold, names):
+            name += "_"
+        names.append(name)
+    return names

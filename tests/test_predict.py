@@ -252,7 +252,8 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     monkeypatch.setattr(Detector, "network", ended)
     words = {"checkpoint": weights, "source": film, "output": tmp_path / "out", "batch_size": 1, "device": "cpu"}
     try:
-        predict.command([f"{name}={value}" for name, value in words.items()])
+        with pytest.raises(KeyboardInterrupt):
+            predict.command([f"{name}={value}" for name, value in words.items()])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
@@ -263,10 +264,10 @@ def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detecte
         write_noise(tmp_path / f"in/{number}.png", number)
     write, threads = predictor.write_image, threading.active_count()
 
-    def full(path, image):
+    def full(path, image, is_drawn):
         if path.name == "2.png":
             raise OSError("full")
-        write(path, image)
+        write(path, image, is_drawn)
 
     monkeypatch.setattr(predictor, "write_image", full)
     with pytest.raises(OSError, match="full"):
@@ -275,10 +276,41 @@ def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detecte
     assert {"0.png", "1.png"} <= {entry["file_name"] for entry in entries(tmp_path / "out")}
 
 
+@pytest.fixture
+def full_disk():
+    """No file can become larger than 300 bytes, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "options, name",
+    [
+        ({}, "a.png"),
+        ({"save": False, "crops": True}, ".png"),
+        ({"save": False, "confidence": 0.01}, "detections.json"),
+    ],
+)
+def test_a_full_disk_is_an_error_that_names_the_file(weights, tmp_path, request, options, name):
+    write_noise(tmp_path / "a.png")
+    request.getfixturevalue("full_disk")
+    with refused(OSError, name):
+        run(weights, tmp_path / "a.png", tmp_path / "out", **options)
+
+
+def test_a_video_that_a_full_disk_cuts_off_is_an_error_that_names_it(weights, film, tmp_path, full_disk):
+    with refused(OSError, tmp_path / "out/film.mp4"):
+        run(weights, film, tmp_path / "out", confidence=0.99)
+
+
 def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypatch):
     for number in range(4):
         write_noise(tmp_path / f"in/{number}.png", number)
     shown = []
+    monkeypatch.setattr(predict, "require_window", lambda: None)
     monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image.copy(), wait)) or len(shown) < 2)
     run(weights, tmp_path / "in", tmp_path / "out", show=True)
     assert len(shown) == 2 and shown[0][1] == 0

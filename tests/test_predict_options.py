@@ -60,9 +60,16 @@ def test_the_image_of_an_address_is_drawn_under_its_name(weights, tmp_path):
         run(weights, address + path, tmp_path / "out", labels="yolo")
     stem = Path(name).stem
     assert names_in(tmp_path / "out") == sorted(
-        [name, "detections.json", f"images/{name}", f"labels/{stem}.txt", "labels/classes.txt", "labels/data.yaml"]
+        [
+            f"drawn/{name}",
+            "detections.json",
+            f"images/{name}",
+            f"labels/{stem}.txt",
+            "labels/classes.txt",
+            "labels/data.yaml",
+        ]
     )
-    assert np.array_equal(read_image(str(tmp_path / "out" / name)), read_image(str(tmp_path / "of_file/a.png")))
+    assert np.array_equal(read_image(str(tmp_path / "out/drawn" / name)), read_image(str(tmp_path / "of_file/a.png")))
     assert np.array_equal(read_image(str(tmp_path / "out/images" / name)), noise())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from utils.files import naming
 from utils.images import DRAWN_MARK
 
 Color = tuple[int, int, int]  # BGR
@@ -166,4 +167,5 @@ def write_image(path: str | Path, image: np.ndarray, is_drawn: bool = False) -> 
     if not written:
         raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without extension'}; use .jpg or .png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.tobytes() + (DRAWN_MARK if is_drawn else b""))
+    with naming(path):
+        path.write_bytes(data.tobytes() + (DRAWN_MARK if is_drawn else b""))

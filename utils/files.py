@@ -69,6 +69,17 @@ def _raise_unreadable(error: OSError) -> None:
 
 
 @contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Adds the path of a file to an OSError of writing it, such as that of a full disk, which has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+@contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a temporary file that replaces `path` when the block ends without an error.
 
@@ -78,7 +89,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

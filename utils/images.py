@@ -9,6 +9,7 @@ import itertools
 import os
 import stat
 import struct
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM"
 DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
 
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
+warnings.filterwarnings("ignore", module=r"PIL\.")  # about EXIF data that are damaged, and do not count then
 _LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
 _PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of a gray PNG reaches 8,256
 
