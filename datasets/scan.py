@@ -37,6 +37,7 @@ class Scan(NamedTuple):
     problems: dict[int, str]  # index -> what is wrong
     repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off
     limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
+    several: list[int]  # indices of files with several images, of which the first is read
 
 
 class Examined(NamedTuple):
@@ -51,6 +52,7 @@ class Examined(NamedTuple):
     problem: str  # "" for none
     low: int  # limits of a 16-bit image
     high: int
+    frames: int  # images in the file
 
 
 def scan(paths: list[str]) -> Scan:
@@ -60,7 +62,7 @@ def scan(paths: list[str]) -> Scan:
     count = len(paths)
     sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
     limits = np.full((count, 2), NO_LIMITS, np.int32)
-    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits)
+    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits, [])
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         progress_bar(None, "scanning images", total=count, delay=1) as bar,
@@ -84,6 +86,8 @@ def scan(paths: list[str]) -> Scan:
                     result.hashes[i] = np.frombuffer(image.hash, np.uint64)
                 if image.problem:
                     result.problems[i] = image.problem
+                if image.frames > 1:
+                    result.several.append(i)
                 if image.repairable:
                     result.repairable.add(i)
             bar.update(len(block))
@@ -107,7 +111,7 @@ def file_stamp(path: str) -> str:
 def _examine(path: str) -> Examined:
     """Reads one image."""
     height = width = digest = 0
-    limits = NO_LIMITS
+    limits, frames = NO_LIMITS, 1
     orientation, looks, repairable, problem = 1, b"", 0, ""
     try:
         data = images.read_bytes(path)
@@ -133,7 +137,7 @@ def _examine(path: str) -> Examined:
             gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = images.decode_deep(data, path)
+            pixels, frames = images.decode_deep(data, path), images.frame_count(data)
             limits = limits_of(pixels)
             if limits != NO_LIMITS:
                 value_range = limits if limits[0] < limits[1] else FULL
@@ -146,7 +150,7 @@ def _examine(path: str) -> Examined:
         repairable, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         repairable, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits)
+    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits, frames)
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -192,7 +196,7 @@ def _checksum(row: tuple) -> str:
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-6.sqlite"
+    file = make_cache_folder() / "images-7.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
         columns = ", ".join(Examined._fields)
         table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"

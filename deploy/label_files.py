@@ -2,12 +2,12 @@
 
 import json
 import os
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from utils.text import amount, brief
 
 ONE_FILE = {"labelstudio": "labelstudio.json", "coco": "coco.json", "txt": "annotations.txt"}
 PER_IMAGE = {"yolo": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
+VOC_SIDES = ("xmin", "ymin", "xmax", "ymax")
 KINDS = (*ONE_FILE, *PER_IMAGE)
 DATA_FILE = """\
 train: ../images
@@ -100,28 +101,25 @@ class LabelFiles:
             image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
             self.images.append(image)
-            return
-        if self.kind == "voc":
-            text = voc_text(image, self.classes)
+        elif self.kind == "voc":
+            self._write(folder / Path(image.name).with_suffix(".xml"), voc_text(image, self.classes))
         else:
             text = yolo_text(image.boxes, image.labels, *image.size)
-        self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
+            self._write(folder / Path(image.name).with_suffix(".txt"), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
-        texts = {"classes.txt": class_text(self.classes)}
+        self._write(folder / "classes.txt", class_text(self.classes))
         if self.kind == "yolo" and (folder.parent / "images").is_dir():
-            texts["data.yaml"] = yaml_text(self.classes)
+            self._write(folder / "data.yaml", yaml_text(self.classes))
         elif self.kind == "txt":
-            texts[ONE_FILE["txt"]] = txt_text(self.images)
+            self._write(folder / ONE_FILE["txt"], txt_text(self.images))
         elif self.kind == "coco":
-            texts[ONE_FILE["coco"]] = _json(coco_contents(self.images, self.classes))
+            self._write(folder / ONE_FILE["coco"], _json(coco_contents(self.images, self.classes)))
         elif self.kind == "labelstudio":
             tasks = [label_studio_task(image, self.classes, self.model) for image in self.images]
-            texts[ONE_FILE["labelstudio"]] = _json(tasks)
-            texts["labelstudio.xml"] = label_studio_config(self.classes)
-        for name, text in texts.items():
-            self._write(folder / name, text)
+            self._write(folder / ONE_FILE["labelstudio"], _json(tasks))
+            self._write(folder / "labelstudio.xml", label_studio_config(self.classes))
 
     def _write(self, path: Path, text: str) -> None:
         """Writes a file and creates its folder, or leaves a file alone that exists."""
@@ -155,18 +153,6 @@ def _json(contents: Any) -> str:
     return json.dumps(contents, ensure_ascii=False)
 
 
-def xml_text(root: ET.Element) -> str:
-    """Formats a tree as indented XML."""
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def add_children(parent: ET.Element, **texts: Any) -> None:
-    """Adds an element for each name, with its value as text."""
-    for tag, text in texts.items():
-        ET.SubElement(parent, tag).text = str(text)
-
-
 def txt_text(images: Sequence[Labeled]) -> str:
     """Returns an annotation file. Raises DataError for a path that it cannot hold."""
     lines = []
@@ -191,15 +177,15 @@ def yaml_text(classes: Sequence[str]) -> str:
 
 def voc_text(image: Labeled, classes: Sequence[str]) -> str:
     """Formats the boxes of an image as VOC XML. Coordinates are continuous: 0 is the left edge of the image."""
-    root = ET.Element("annotation")
-    add_children(root, filename=image.name.rpartition("/")[2])
-    add_children(ET.SubElement(root, "size"), width=image.size[0], height=image.size[1], depth=3)
+    width, height = image.size
+    lines = ["<annotation>", f"  <filename>{escape(image.name.rpartition('/')[2])}</filename>"]
+    lines.append(f"  <size><width>{width}</width><height>{height}</height><depth>3</depth></size>")
     for box, name, _ in image.rows(classes):
-        node = ET.SubElement(root, "object")
-        add_children(node, name=name, difficult=0)
-        xmin, ymin, xmax, ymax = (f"{value:.2f}" for value in box)
-        add_children(ET.SubElement(node, "bndbox"), xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
-    return xml_text(root)
+        corners = "".join(f"<{side}>{value:.2f}</{side}>" for side, value in zip(VOC_SIDES, box, strict=True))
+        lines.append(
+            f"  <object><name>{escape(name)}</name><difficult>0</difficult><bndbox>{corners}</bndbox></object>"
+        )
+    return "\n".join([*lines, "</annotation>\n"])
 
 
 def coco_contents(images: list[Labeled], classes: Sequence[str]) -> dict[str, list]:
@@ -248,9 +234,6 @@ def label_studio_boxes(image: Labeled, classes: Sequence[str]) -> list[dict[str,
 
 def label_studio_config(classes: Sequence[str]) -> str:
     """Returns the labeling interface of Label Studio for the tasks: rectangles with the class names."""
-    view = ET.Element("View")
-    ET.SubElement(view, "Image", name="image", value="$image")
-    labels = ET.SubElement(view, "RectangleLabels", name="label", toName="image")
-    for name in classes:
-        ET.SubElement(labels, "Label", value=name)
-    return xml_text(view)
+    lines = ["<View>", '  <Image name="image" value="$image"/>', '  <RectangleLabels name="label" toName="image">']
+    lines += [f"    <Label value={quoteattr(name)}/>" for name in classes]
+    return "\n".join([*lines, "  </RectangleLabels>", "</View>\n"])

@@ -109,25 +109,26 @@ def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
 def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
     """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens.
 
-    Raises OSError at its end if frames are missing."""
-    writer, file, count = None, Path(), 0
+    Raises OSError at its end if it is cut off."""
+    writer, file = None, Path()
 
     def write(name: str, frame: np.ndarray) -> None:
-        nonlocal writer, file, count
+        nonlocal writer, file
         if writer is None:
             file = path()
             file.parent.mkdir(parents=True, exist_ok=True)
             writer = open_writer(file, rate, frame.shape)
         writer.write(frame)
-        count += 1
 
     try:
         yield write
     finally:
         if writer is not None:
             writer.release()
-    if count and cv2.VideoCapture(str(file)).get(cv2.CAP_PROP_FRAME_COUNT) < count:  # OpenCV reports no full disk
-        raise OSError(f"{file}: not all frames were written: is the disk full?")
+    if (
+        writer is not None and not cv2.VideoCapture(str(file)).isOpened()
+    ):  # OpenCV reports no full disk, but its video has no end
+        raise OSError(f"{file}: the video could not be written to its end: is the disk full?")
 
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:

@@ -34,32 +34,29 @@ class DetectionsFile:
 
     def __init__(self, path: Path):
         self._path, self._file = path, open(path, "wb", buffering=0)
-        with naming(path):
-            self._file.write(b"[" + self.END)
-        self._size = 1  # bytes before END
+        self._size = 0  # bytes before END
+        self._append(b"[")
 
     def add(self, entries: Sequence[dict]) -> None:
         """Appends detections in front of the end of the array."""
-        lines = [json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape") for entry in entries]
-        if not lines:
-            return
-        text = (b",\n" if self._size > 1 else b"\n") + b",\n".join(lines)
-        self._write(text + self.END)
-        self._size += len(text)
+        lines = [b"\n" + json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape") for entry in entries]
+        if lines:
+            self._append((b"," if self._size > 1 else b"") + b",".join(lines))
 
     def close(self) -> None:
         """Closes the file. If the last `add` failed because the disk was full, its part is removed."""
         with self._file:
-            self._write(self.END)
+            self._append(b"")
 
-    def _write(self, text: bytes) -> None:
-        """Replaces everything behind the complete detections."""
+    def _append(self, text: bytes) -> None:
+        """Writes text and the end of the array behind the complete detections."""
         with naming(self._path):
             self._file.seek(self._size)
-            left = memoryview(text)
+            left = memoryview(text + self.END)
             while left:  # without a buffer, a write may be partial
                 left = left[self._file.write(left) :]
             self._file.truncate()
+        self._size += len(text)
 
 
 class Results:

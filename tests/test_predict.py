@@ -276,34 +276,26 @@ def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detecte
     assert {"0.png", "1.png"} <= {entry["file_name"] for entry in entries(tmp_path / "out")}
 
 
-@pytest.fixture
-def full_disk():
-    """No file can become larger than 300 bytes, as on a disk that is nearly full."""
-    resource = pytest.importorskip("resource", reason="POSIX only")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize(
-    "options, name",
+    "source, options, name",
     [
-        ({}, "a.png"),
-        ({"save": False, "crops": True}, ".png"),
-        ({"save": False, "confidence": 0.01}, "detections.json"),
+        ("a.png", {"confidence": 1.0}, "a.png"),
+        ("a.png", {"confidence": 0.01, "max_detections": 1, "save": False, "crops": True}, "a.png_1.png"),
+        ("a.png", {"confidence": 0.01, "save": False}, "detections.json"),
+        ("film.mp4", {"confidence": 1.0}, "film.mp4"),
     ],
 )
-def test_a_full_disk_is_an_error_that_names_the_file(weights, tmp_path, request, options, name):
+def test_a_full_disk_is_an_error_that_names_the_file(weights, film, tmp_path, capsys, source, options, name):
+    """No file can become larger than 300 bytes."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
     write_noise(tmp_path / "a.png")
-    request.getfixturevalue("full_disk")
-    with refused(OSError, name):
-        run(weights, tmp_path / "a.png", tmp_path / "out", **options)
-
-
-def test_a_video_that_a_full_disk_cuts_off_is_an_error_that_names_it(weights, film, tmp_path, full_disk):
-    with refused(OSError, tmp_path / "out/film.mp4"):
-        run(weights, film, tmp_path / "out", confidence=0.99)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with refused(OSError, name):
+            run(weights, tmp_path / source, tmp_path / "out", **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypatch):

@@ -77,12 +77,8 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
 def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Decodes the bytes of a whole image file, and returns the `limits_of` its values, too. Raises ImageError naming `path`."""
     require_whole(data, path)
-    if data.startswith(jpeg.MARK):
-        return decode_image(data, path), NO_LIMITS
-    image = decode_deep(data, path)
-    if image.dtype == np.uint8:
-        return image, NO_LIMITS
-    return decode_image(data, path, value_range=value_range), limits_of(image)
+    limits = limits_of(decode_deep(data, path)) if not data.startswith(jpeg.MARK) else NO_LIMITS
+    return decode_image(data, path, value_range=value_range), limits
 
 
 def require_whole(data: bytes, path: str) -> None:
@@ -194,6 +190,17 @@ def read_orientation(data: bytes) -> int:
             orientation = int(image.getexif().get(0x0112, 1))
             return orientation if orientation in TURNS else 1
     except Exception:  # damaged EXIF data raise many kinds of errors
+        return 1
+
+
+def frame_count(data: bytes) -> int:
+    """Returns the number of images in a file, such as an animated GIF or a TIFF with pages. Only the first one is read."""
+    if data.startswith(jpeg.MARK):  # the second image of a camera is a preview
+        return 1
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return getattr(image, "n_frames", 1)
+    except Exception:  # damaged files raise many kinds of errors
         return 1
 
 
