@@ -31,7 +31,7 @@ from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
-from utils.files import DETECTIONS
+from utils.files import DETECTIONS, is_drawn
 from utils.outputs import require_replaceable
 from utils.script import run_script
 from utils.text import amount, brief, split_names
@@ -136,6 +136,9 @@ def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles
     """Returns what writes the annotations of the sources; None without labels=."""
     if cfg.labels is None:
         return None
+    for path in (*sources.images.values(), *sources.videos.values()):
+        if os.path.isfile(path) and is_drawn(path):
+            raise ConfigError(f"{path}: this program drew boxes into it: give the original as source= to label it")
     model = "/".join(detector.path.parts[-2:])
     return LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
 

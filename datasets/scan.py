@@ -18,7 +18,7 @@ from PIL import Image
 from datasets.store import Annotations
 from utils import images, jpeg
 from utils.boxes import clip
-from utils.files import make_cache_folder
+from utils.files import DRAWN_MARK, make_cache_folder
 from utils.progress import progress_bar
 from utils.value_range import FULL, NO_LIMITS, limits_of, to_8_bits
 
@@ -116,7 +116,7 @@ def _examine(path: str) -> Examined:
     try:
         data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
-        if data.endswith(images.DRAWN_MARK):
+        if data.endswith(DRAWN_MARK):
             fix = "give the image without them, such as image_root=FOLDER, or remove it"
             raise images.ImageError(f"{path}: this program drew boxes into the image: {fix}")
         if jpeg.is_cut_off(data):

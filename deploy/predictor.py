@@ -107,7 +107,7 @@ class Predictor:
         if self.track:
             detect = tracking(self.detector, rate)
         with (
-            video.writing(lambda: self.results.video(file), rate) as write,
+            video.writing(lambda: self.results.video(file), rate, is_drawn=True) as write,
             closing(capture.frames(ahead)) as frames,
         ):
             chosen = itertools.islice(enumerate(frames), 0, None, self.every)

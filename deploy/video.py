@@ -2,22 +2,24 @@
 
 import itertools
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from utils.files import DRAWN_MARK, naming
 from utils.images import prefetch
 from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
-WINDOW_SECONDS = 60  # for the first window of a slow connection
+TIMEOUT = 60.0  # seconds for the first window, of a slow connection
 AHEAD = 8  # frames that are read ahead of the network
 
 
@@ -106,10 +108,12 @@ def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
 
 
 @contextmanager
-def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
+def writing(
+    path: Callable[[], Path], rate: float, is_drawn: bool = False
+) -> Iterator[Callable[[str, np.ndarray], None]]:
     """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens.
 
-    Raises OSError at its end if it is cut off."""
+    `is_drawn`: there are boxes in it. Raises OSError at its end if it is cut off."""
     writer, file = None, Path()
 
     def write(name: str, frame: np.ndarray) -> None:
@@ -125,10 +129,11 @@ def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np
     finally:
         if writer is not None:
             writer.release()
-    if (
-        writer is not None and not cv2.VideoCapture(str(file)).isOpened()
-    ):  # OpenCV reports no full disk, but its video has no end
+    if writer is not None and not cv2.VideoCapture(str(file)).isOpened():  # OpenCV reports no full disk
         raise OSError(f"{file}: the video could not be written to its end: is the disk full?")
+    if writer is not None and is_drawn:
+        with naming(file), open(file, "ab") as end:  # in a part of the file that players skip
+            end.write(struct.pack(">I4s", 8 + len(DRAWN_MARK), b"free") + DRAWN_MARK)
 
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
@@ -150,11 +155,10 @@ def require_window() -> None:
     if sys.platform == "linux" and not screens:
         raise ValueError(f"show: there is no screen, since DISPLAY is not set: {advice}")
     program = "import cv2, numpy; cv2.imshow('Thaw', numpy.zeros((9, 9, 3), 'uint8')); cv2.waitKey(1)"
-    try:
-        failed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WINDOW_SECONDS).returncode
-    except (OSError, subprocess.TimeoutExpired):
-        failed = 1
-    if failed:
+    works = False
+    with suppress(OSError, subprocess.TimeoutExpired):
+        works = not subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT).returncode
+    if not works:
         raise ValueError(f"show: no window can be opened on the screen ({' '.join(screens)}): {advice}")
 
 

@@ -18,7 +18,6 @@ from engine.environment import changes_of_code, changes_of_rounding, environment
 from engine.run_lock import RunInUse, in_use, lock
 from engine.run_store import Uploads
 from utils import checkpoint, files
-from utils.images import DRAWN_MARK
 from utils.processes import Ranks
 from utils.remote import FetchError
 
@@ -110,7 +109,7 @@ class Run:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         with files.warn_if_disk_fails():
-            (self.folder / f"{name}.jpg").write_bytes(jpeg + DRAWN_MARK)
+            (self.folder / f"{name}.jpg").write_bytes(jpeg + files.DRAWN_MARK)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
 
         def write(writer: Any) -> None:  # not add_image, which would write a large PNG

@@ -118,6 +118,10 @@ def test_frames_of_a_video_are_trained_on_without_their_boxes(weights, tmp_path,
         for seed in range(3):
             write("film", noise(seed))
     run(weights, "film.mp4", "found", labels=kind)
+    for drawn in ("found/drawn/film.mp4", "found/drawn"):
+        with refused(ConfigError, "film.mp4", "source="):
+            run(weights, drawn, "again", labels=kind)
+    assert len(list(video.Video("found/drawn/film.mp4").frames(0))) == 3
     (tmp_path / "found/images").rename(tmp_path / "new")
     (tmp_path / "found/images").symlink_to(tmp_path / "new")
     images = trained_on("found/labels" if kind == "txt" else "found")

@@ -11,8 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from utils.files import naming
-from utils.images import DRAWN_MARK
+from utils.files import DRAWN_MARK, naming
 
 Color = tuple[int, int, int]  # BGR
 

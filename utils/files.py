@@ -12,8 +12,16 @@ from typing import BinaryIO
 from utils.text import brief
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
 DETECTIONS = "detections.json"  # of predict.py
 DERIVED = ("drawn", "crops")  # its folders next to it: images that are no data
+
+
+def is_drawn(path: str) -> bool:
+    """Returns whether this program drew boxes into an image or a video."""
+    with open(path, "rb") as file:
+        file.seek(max(os.path.getsize(path) - len(DRAWN_MARK), 0))
+        return file.read() == DRAWN_MARK
 
 
 def missing_text(path: str) -> str:

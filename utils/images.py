@@ -34,8 +34,6 @@ READERS = 4  # threads that decode images while the network computes
 MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
-DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
-
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
 warnings.filterwarnings("ignore", module=r"PIL\.")  # about EXIF data that are damaged, and do not count then
 _LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
