@@ -24,9 +24,9 @@ from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
 from datasets.formats.read import read
 from datasets.store import evenly_spaced
-from deploy import calibration, load
+from deploy import load
 from deploy.agreement import verify
-from deploy.int8 import quantize
+from deploy.int8 import quantize, read_data
 from deploy.onnx_graph import OPSET, write
 from deploy.onnx_model import OnnxModel
 from engine import environment
@@ -95,7 +95,7 @@ def main(cfg: Config) -> Path:
 
     # ---- the images to compare on, and the data for 8 bits
     images, source = find_images(cfg.images, loaded, cfg.check_images)
-    int8_data = calibration.read(cfg.train, cfg.val, loaded) if cfg.int8 else None
+    int8_data = read_data(cfg.train, cfg.val, loaded) if cfg.int8 else None
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
     print(constants_text(cfg, cfg, derived))

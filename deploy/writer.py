@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import time
 from collections import Counter
@@ -232,9 +233,8 @@ def folder_names(classes: Sequence[str]) -> list[str]:
     """Returns the names of the folders for the crops of the classes: short enough, different, also where case is ignored."""
     names: list[str] = []
     for class_name in classes:
-        name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
-        name = name.encode("utf-8", "replace")[:MAX_FOLDER].decode("utf-8", "ignore").strip(" .")
-        name = name or "_"  # ".." would lead out of the output folder
+        name = re.sub(r'[/\\:*?"<>|]', "_", class_name).encode()[:MAX_FOLDER].decode(errors="ignore")
+        name = name.strip(" .") or "_"  # ".." would lead out of the output folder
         while name.casefold() in map(str.casefold, names):
             name += "_"
         names.append(name)
