@@ -22,10 +22,6 @@ ONE_FILE = {"labelstudio": "labelstudio.json", "coco": "coco.json", "txt": "anno
 PER_IMAGE = {"yolo": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
 VOC_SIDES = ("xmin", "ymin", "xmax", "ymax")
 KINDS = (*ONE_FILE, *PER_IMAGE)
-DATA_FILE = """\
-train: ../images
-val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
-"""
 
 
 class Labeled(NamedTuple):
@@ -47,9 +43,8 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
-    YOLO labels next to a folder `images` also get data.yaml, to train with. A file that exists is left alone, unless `overwrite`
-    is true, and counted in `kept`. `negatives`: the images with detections become background images, those without detections
-    get no labels.
+    A file that exists is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections
+    become background images, those without detections get no labels.
 
     `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError if two images
     would share a label file, such as a.jpg and a.png.
@@ -110,9 +105,7 @@ class LabelFiles:
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
         self._write(folder / "classes.txt", class_text(self.classes))
-        if self.kind == "yolo" and (folder.parent / "images").is_dir():
-            self._write(folder / "data.yaml", yaml_text(self.classes))
-        elif self.kind == "txt":
+        if self.kind == "txt":
             self._write(folder / ONE_FILE["txt"], txt_text(self.images))
         elif self.kind == "coco":
             self._write(folder / ONE_FILE["coco"], _json(coco_contents(self.images, self.classes)))
@@ -167,12 +160,6 @@ def yolo_text(boxes: np.ndarray, labels: Sequence[int] | np.ndarray, width: int,
     fractions = xyxy_to_cxcywh(boxes) / [width, height, width, height]
     rows = zip(labels, fractions.tolist(), strict=True)
     return "".join(f"{int(label)} {' '.join(f'{value:.6f}' for value in row)}\n" for label, row in rows)
-
-
-def yaml_text(classes: Sequence[str]) -> str:
-    """Returns a YOLO data file for the folder `images` next to the folder of the file."""
-    names = "".join(f"  {number}: {_json(name)}\n" for number, name in enumerate(classes))
-    return f"{DATA_FILE}names:\n{names}"
 
 
 def voc_text(image: Labeled, classes: Sequence[str]) -> str:

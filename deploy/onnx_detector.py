@@ -45,9 +45,8 @@ class Detector:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
         written = self.session.get_modelmeta().custom_metadata_map
         if written.get("version") != "1" or written.get("outputs") != '"detections"':
-            raise ValueError(
-                f"{path}: give a file of export.py with outputs=detections, and the onnx_detector.py next to it"
-            )
+            fix = "give a file of export.py with outputs=detections, and the onnx_detector.py next to it"
+            raise ValueError(f"{path}: {fix}")
         self.about = {name: json.loads(text) for name, text in written.items()}
         self.classes = tuple(self.about["classes"])
         self.image_size = tuple(image_size or self.about["image_size"])
@@ -68,9 +67,8 @@ class Detector:
         size = size if isinstance(size, int) else 1  # images per call of the file; any number is one by one
         results = []
         for start in range(0, len(images), size):
-            batch = [
-                image if isinstance(image, np.ndarray) else self.read(image) for image in images[start : start + size]
-            ]
+            batch = images[start : start + size]
+            batch = [image if isinstance(image, np.ndarray) else self.read(image) for image in batch]
             fitted = [self.letterbox(image) for image in batch]
             inputs = np.zeros((size, *self.image_size, 3), np.uint8)
             inputs[: len(batch)] = [pixels for pixels, _, _ in fitted]

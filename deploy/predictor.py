@@ -20,6 +20,7 @@ from utils.images import READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
 
 Detect = Callable[[list[np.ndarray]], list[Result]]
+Write = Callable[[str, np.ndarray], None]
 BEHIND = 8  # predicted images that may wait to be drawn and written
 
 
@@ -118,12 +119,7 @@ class Predictor:
         return complete
 
     def _run(
-        self,
-        detect: Detect,
-        batches: Iterable[list[SourceImage]],
-        write: Callable[[str, np.ndarray], None],
-        wait: int,
-        bar: Progress,
+        self, detect: Detect, batches: Iterable[list[SourceImage]], write: Write, wait: int, bar: Progress
     ) -> bool:
         """Predicts all images, collects the results, and writes the drawn images by `write(name, drawn)`.
 

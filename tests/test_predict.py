@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from files import names_in, write_noise
 from lively import tiny_checkpoint
+from PIL import Image
 from refused import mentions, refused, told
 
 import evaluate
@@ -123,6 +124,15 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
     assert names_in(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
     told(capsys.readouterr().out, "1 image could", "2.png")
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
+
+
+def test_a_file_with_several_images_is_noted(weights, tmp_path, capsys):
+    frames = [Image.new("RGB", (48, 32), (level, 0, 0)) for level in (10, 90, 200)]
+    for name in ("a.gif", "b.gif"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+    run(weights, tmp_path / "*.gif", tmp_path / "out")
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert ".gif" in note and "3 images" in note
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere.jpg", "*.jpg", "empty"])

@@ -66,7 +66,6 @@ def test_the_image_of_an_address_is_drawn_under_its_name(weights, tmp_path):
             f"images/{name}",
             f"labels/{stem}.txt",
             "labels/classes.txt",
-            "labels/data.yaml",
         ]
     )
     assert np.array_equal(read_image(str(tmp_path / "out/drawn" / name)), read_image(str(tmp_path / "of_file/a.png")))
@@ -117,7 +116,7 @@ def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, t
     assert names_in(tmp_path / "out/images") == frames
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
-    assert len(read(str(tmp_path / "out/labels/data.yaml"), "train").labels) == 3
+    assert len(read(str(tmp_path / "out"), "train").labels) == 3
 
 
 def test_options_of_videos_are_refused_for_images(weights, tmp_path):
