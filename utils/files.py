@@ -1,6 +1,7 @@
 """Files: written completely or not at all, the files of a folder, and the cache folder."""
 
 import difflib
+import errno
 import os
 import socket
 import threading
@@ -13,6 +14,7 @@ from utils.text import brief
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
+DISK_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}  # EDQUOT: not on Windows
 DETECTIONS = "detections.json"  # of predict.py
 DERIVED = ("drawn", "crops")  # its folders next to it: images that are no data
 
@@ -82,7 +84,7 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.filename is None and error.errno in DISK_ERRORS:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
