@@ -25,13 +25,13 @@ from deploy.sources import Sources, find_sources, label_images, require_videos, 
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from deploy.video import require_window
-from deploy.writer import Results, drawn_folder, image_name, video_name
+from deploy.writer import VIDEOS, Results, output_name
 from engine import runs
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
-from utils.files import DETECTIONS, is_drawn
+from utils.files import DETECTIONS, DRAWN, is_drawn
 from utils.outputs import require_replaceable
 from utils.script import run_script
 from utils.text import amount, brief, split_names
@@ -167,9 +167,9 @@ def require_replaceable_files(output: str | None, sources: Sources, labels: Labe
     files = [folder / DETECTIONS]  # those of an evaluation have the same name, and metrics.json next to them
     is_own = files[0].exists() and not (folder / "metrics.json").exists()
     if save:
-        drawn = drawn_folder(folder, labels)
-        files += [drawn / image_name(name, sources.images) for name in sources.images]
-        files += [drawn / video_name(name, sources.videos) for name in sources.videos]
+        drawn = folder / DRAWN if labels else folder
+        files += [drawn / output_name(name, sources.images) for name in sources.images]
+        files += [drawn / output_name(name, sources.videos, VIDEOS) for name in sources.videos]
     require_replaceable(f"output={folder}", files, is_own, "prediction")
     print(f"{folder} is not empty: files with the same names are replaced, but no label files")
 

@@ -14,7 +14,7 @@ from deploy.result import Result
 from deploy.sources import Sources
 from deploy.tracking import WEAK, Tracker, require_trackers
 from deploy.video import Video
-from deploy.writer import Results, image_name, video_name
+from deploy.writer import VIDEOS, Results, output_name
 from utils.draw import write_image
 from utils.images import READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
@@ -59,7 +59,7 @@ class Predictor:
             if not complete:  # the user ended it in the window
                 return
             try:
-                complete = self.predict_video(name, path, video_name(name, sources.videos))
+                complete = self.predict_video(name, path, output_name(name, sources.videos, VIDEOS))
             except ValueError as error:
                 if is_alone:
                     raise
@@ -85,7 +85,7 @@ class Predictor:
                     yield image
 
         def write(name: str, drawn: np.ndarray) -> None:
-            write_image(self.results.drawn / image_name(name, images), drawn, is_drawn=True)
+            write_image(self.results.drawn / output_name(name, images), drawn, is_drawn=True)
 
         batches = batched(readable(), self.detector.batch_size)
         bar = progress_bar(None, "images", total=len(images))

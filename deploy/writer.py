@@ -17,12 +17,13 @@ from deploy.label_files import Labeled, LabelFiles
 from deploy.result import Result
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
-from utils.files import DERIVED, DETECTIONS, naming
+from utils.files import CROPS, DETECTIONS, DRAWN, naming
 from utils.text import amount, first_of
 
 MAX_FOLDER = 200  # bytes of the name of a folder; file systems have 255
 SHOWN = 10  # classes and unreadable images that the summary names
-WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
+WRITABLE = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")  # images of other formats are written as PNG
+VIDEOS = (".mp4",)
 
 
 class DetectionsFile:
@@ -95,7 +96,7 @@ class Results:
     @property
     def drawn(self) -> Path:
         """The folder of the drawn images and videos. With label files the folder of the results is a data set without them."""
-        return drawn_folder(self.folder, self.labels)
+        return self.folder / DRAWN if self.labels else self.folder
 
     def video(self, name: str) -> Path:
         """Returns the file for a drawn video."""
@@ -128,7 +129,7 @@ class Results:
         if frame is not None:
             name += ".jpg"
         if self.labels.takes(boxes) and (frame is not None or is_web_address(path)):
-            name = image_name(name)
+            name = output_name(name)
             path = str(self.folder / "images" / name)
             write_image(path, image)
         labeled = Labeled(name.replace(os.sep, "/"), path, (width, height), boxes, labels, scores)
@@ -167,9 +168,7 @@ class Results:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
             folder = self.folders[label]
-            write_image(
-                self.folder / DERIVED[1] / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2]
-            )
+            write_image(self.folder / CROPS / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
         """Completes the files -> a summary to print; "" if there was no image."""
@@ -204,28 +203,15 @@ class Results:
         return ", ".join(counts) or "nothing"
 
 
-def drawn_folder(folder: Path, labels: LabelFiles | None) -> Path:
-    """Returns where drawn images and videos are written in a folder of results."""
-    return folder / DERIVED[0] if labels else folder
+def output_name(name: str, others: Collection[str] = (), written: Sequence[str] = WRITABLE) -> str:
+    """Returns the name under which an image, or a video with `written` VIDEOS, is written in a format that can be written.
 
-
-def image_name(name: str, others: Collection[str] = ()) -> str:
-    """Returns the name under which an image is written; `others`: names of images that must not be replaced."""
-    return _output_name(name, WRITABLE, ".png", others)
-
-
-def video_name(name: str, others: Collection[str]) -> str:
-    """Returns the name under which a video is written; `others`: names of videos that must not be replaced."""
-    return _output_name(name, {".mp4"}, ".mp4", others)
-
-
-def _output_name(name: str, writable: Collection[str], suffix: str, others: Collection[str]) -> str:
-    """Returns a name with `suffix` behind it if its format is not written, more than once if it is among `others`."""
-    if Path(name).suffix.lower() in writable:
+    `others`: names that must not be replaced, such as g.gif.png next to g.gif."""
+    if Path(name).suffix.lower() in written:
         return name
-    output = name + suffix
-    while output in others:  # g.gif next to g.gif.png
-        output += suffix
+    output = name + written[0]
+    while output in others:
+        output += written[0]
     return output
 
 

@@ -16,7 +16,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".t
 DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
 DISK_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}  # EDQUOT: not on Windows
 DETECTIONS = "detections.json"  # of predict.py
-DERIVED = ("drawn", "crops")  # its folders next to it: images that are no data
+DRAWN, CROPS = "drawn", "crops"  # its folders next to it: images that are no data
 
 
 def is_drawn(path: str) -> bool:
@@ -62,7 +62,7 @@ def files_under(folder: str | os.PathLike) -> list[str]:
                 folders.clear()
                 continue
             seen.add(real)
-            derived = DERIVED if DETECTIONS in names else ()
+            derived = (DRAWN, CROPS) if DETECTIONS in names else ()
             folders[:] = sorted(
                 name for name in folders if not name.startswith((".", "__MACOSX")) and name not in derived
             )
