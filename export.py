@@ -165,7 +165,7 @@ def require_same_kind(path: Path, about: dict[str, Any]) -> None:
     try:
         present = OnnxModel(path).about
     except CheckpointError as error:
-        raise ConfigError(f"{path} would be replaced, but is no file of export.py: {fix}") from error
+        raise ConfigError(f"{path} would be replaced, but cannot be read as a file of export.py: {fix}") from error
     for name in ("outputs", "dynamic_size", "half", "int8"):
         if (old := present.get(name, False)) != about[name]:
             raise ConfigError(f"{path} would be replaced, but was exported with {name}={show(old)}: {fix}")

@@ -21,7 +21,7 @@ from deploy.inputs import is_live, is_source, is_web_address
 from deploy.label_files import KINDS, LabelFiles
 from deploy.load import is_checkpoint
 from deploy.predictor import Predictor
-from deploy.sources import Sources, find_sources, label_images, require_videos, validation_images
+from deploy.sources import Sources, find_sources, require_videos, validation_images
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from deploy.video import require_window
@@ -140,7 +140,8 @@ def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles
         if os.path.isfile(path) and is_drawn(path):
             raise ConfigError(f"{path}: this program drew boxes into it: give the original as source= to label it")
     model = "/".join(detector.path.parts[-2:])
-    return LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
+    names = [*sources.images, *(f"{name}_000000.jpg" for name in sources.videos)]  # of a video, its first frame
+    return LabelFiles(cfg.labels, detector.classes, names, model, cfg.overwrite, cfg.negatives)
 
 
 def category_ids(classes: Sequence[str]) -> Sequence[int]:

@@ -2,8 +2,9 @@
 
 import json
 import os
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -46,7 +47,7 @@ class LabelFiles:
     A file that exists is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections
     become background images, those without detections get no labels.
 
-    `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError if two images
+    `images`: their names in the results. `model`: its name in files that have a place for it. Raises ValueError if two images
     would share a label file, such as a.jpg and a.png.
     """
 
@@ -54,7 +55,7 @@ class LabelFiles:
         self,
         kind: str,
         classes: Sequence[str],
-        images: Mapping[str, str],
+        images: Iterable[str],
         model: str = "",
         overwrite: bool = False,
         negatives: bool = False,
@@ -91,7 +92,7 @@ class LabelFiles:
         if not self.takes(image.boxes):
             return
         self.count += 1
-        self.roots.add(image.path.removesuffix(image.name))
+        self.roots.add(image.path.replace(os.sep, "/").removesuffix(image.name))
         if self.negatives:
             image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
@@ -133,12 +134,9 @@ class LabelFiles:
         if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
         elif len(self.roots) == 1:
-            train, root = folder, min(self.roots).rstrip(os.sep)
-            if self.kind == "labelstudio":
-                train = folder / "EXPORT.json"
-            lines.append(
-                f"to train with them, corrected: python train.py train={train} image_root={root or '.'} val=.2"
-            )
+            train = folder / "EXPORT.json" if self.kind == "labelstudio" else folder
+            words = [f"train={train}", f"image_root={min(self.roots).rstrip('/') or '.'}", "val=.2"]
+            lines.append(f"to train with them, corrected: python train.py {shlex.join(words)}")
         return lines
 
 

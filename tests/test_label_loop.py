@@ -72,7 +72,7 @@ def trained_on(source, image_root=None):
     """{file name: boxes} of what a training reads, whose pixels are those of the original images."""
     data, _ = check_images(read(str(source), "train", ReadOptions(image_root=image_root)))
     for index in range(len(data)):
-        original = read_image(f"new/{data.path(index).rpartition('/')[2]}")
+        original = read_image(f"new images/{data.path(index).rpartition('/')[2]}")
         assert np.array_equal(data.image(index), original), data.path(index)
     return {data.path(index).rpartition("/")[2]: (data.boxes_of(index)[0], data) for index in range(len(data))}
 
@@ -81,18 +81,18 @@ def trained_on(source, image_root=None):
 def test_corrected_predictions_and_added_images_are_trained_on(weights, tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
     for seed in range(3):
-        write_image(f"new/{seed}.png", noise(seed))
-    run(weights, "new", "found", labels=kind)
+        write_image(f"new images/{seed}.png", noise(seed))
+    run(weights, "new images", "found", labels=kind)
     correct(tmp_path / "found/labels", kind)
-    write_image("new/added.jpg", noise(3))
+    write_image("new images/added.jpg", noise(3))
     if kind in ONE_FILE:  # the corrected file is not replaced
         with refused(ConfigError, ONE_FILE[kind], "output="):
-            run(weights, "new", "found", labels=kind)
-        run(weights, "new/added.jpg", "more", labels=kind)
+            run(weights, "new images", "found", labels=kind)
+        run(weights, "new images/added.jpg", "more", labels=kind)
         if kind == "labelstudio":
             correct(tmp_path / "more/labels", kind)
     else:
-        run(weights, "new", "found", labels=kind)
+        run(weights, "new images", "found", labels=kind)
     images = {}
     for command in re.findall("python train.py (.*)", capsys.readouterr().out):
         words = dict(word.split("=") for word in shlex.split(command))
@@ -122,8 +122,8 @@ def test_frames_of_a_video_are_trained_on_without_their_boxes(weights, tmp_path,
         with refused(ConfigError, "film.mp4", "source="):
             run(weights, drawn, "again", labels=kind)
     assert len(list(video.Video("found/drawn/film.mp4").frames(0))) == 3
-    (tmp_path / "found/images").rename(tmp_path / "new")
-    (tmp_path / "found/images").symlink_to(tmp_path / "new")
+    (tmp_path / "found/images").rename(tmp_path / "new images")
+    (tmp_path / "found/images").symlink_to(tmp_path / "new images")
     images = trained_on("found/labels" if kind == "txt" else "found")
     assert len(images) == 3 and all(len(boxes) == 3 for boxes, _ in images.values())
 

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,9 +21,10 @@ DRAWN, CROPS = "drawn", "crops"  # its folders next to it: images that are no da
 
 def is_drawn(path: str) -> bool:
     """Returns whether this program drew boxes into an image or a video."""
-    with open(path, "rb") as file:
+    with suppress(OSError), open(path, "rb") as file:
         file.seek(max(os.path.getsize(path) - len(DRAWN_MARK), 0))
         return file.read() == DRAWN_MARK
+    return False
 
 
 def missing_text(path: str) -> str:

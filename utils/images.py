@@ -75,8 +75,10 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
 def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Decodes the bytes of a whole image file, and returns the `limits_of` its values, too. Raises ImageError naming `path`."""
     require_whole(data, path)
-    limits = limits_of(decode_deep(data, path)) if not data.startswith(jpeg.MARK) else NO_LIMITS
-    return decode_image(data, path, value_range=value_range), limits
+    image = decode_deep(data, path)
+    if (limits := limits_of(image)) != NO_LIMITS:
+        image = decode_image(data, path, value_range=value_range)
+    return image, limits
 
 
 def require_whole(data: bytes, path: str) -> None:
