@@ -42,7 +42,7 @@ def correct(labels, kind):
         (labels / "0.txt").write_text("2 .375 .5 .25 .5\n")
     elif kind == "txt":
         lines = (labels / "annotations.txt").read_text().splitlines()
-        lines[0] = f"{lines[0].split()[0]} {','.join(f'{side:g}' for side in BOX)},2"
+        lines[0] = f"{lines[0].rsplit(' ', 3)[0]} {','.join(f'{side:g}' for side in BOX)},2"
         (labels / "annotations.txt").write_text("\n".join(lines))
     elif kind == "voc":
         root = ET.parse(labels / "0.xml").getroot()
