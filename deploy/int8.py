@@ -15,7 +15,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.errors import DataError
+from datasets.errors import DataError, logged
 from datasets.formats import read as formats
 from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
@@ -147,7 +147,7 @@ def read_data(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[
     data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
-        print(f"note: {note}")
+        print(logged(note))
     train_data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
     chosen = range(0, len(train_data), -(-len(train_data) // IMAGES))  # evenly spaced
     images = [letterbox(train_data.image(index), size, letterbox_kind)[0] for index in chosen]

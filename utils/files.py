@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import glob
 import os
 import socket
 import threading
@@ -27,8 +28,18 @@ def is_drawn(path: str) -> bool:
     return False
 
 
+def matched(word: str) -> str:
+    """Returns the path that a pattern as runs/a*/best.pt matches, which cmd.exe and PowerShell leave to the program.
+
+    A pattern that matches several paths or none, and any other word, stays as it is."""
+    paths = [] if os.path.exists(word) else glob.glob(word)
+    return paths[0] if len(paths) == 1 else word
+
+
 def missing_text(path: str) -> str:
     """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
+    if paths := sorted(glob.glob(path)):
+        return f"{len(paths)} paths match: name one, such as {brief(paths[0])}"
     near = similar_path(path)
     fix = f"did you mean {brief(near)}?" if near else "correct the path"
     place = "" if os.path.isabs(path) else f" in {os.getcwd()}"
@@ -81,12 +92,12 @@ def _raise_unreadable(error: OSError) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Adds the path of a file to an OSError of writing it, such as that of a full disk, which has none."""
+    """Adds the path of a file to errors of the disk that do not have it, such as those of a full disk while it is written."""
     try:
         yield
     except OSError as error:
         if error.filename is None and error.errno in DISK_ERRORS:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            error.filename = str(path)
         raise
 
 
