@@ -61,6 +61,8 @@ def repeated_boxes(annotations: Annotations) -> list[str]:
 def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
     clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
+    if annotations.is_ignored is not None:
+        outside &= ~annotations.is_ignored  # those of LVIS have no end
     gone = area(clipped.astype(np.float32)) <= 0
     problems = []
     for row in np.flatnonzero(gone).tolist():

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import Folder
 from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
@@ -57,7 +58,11 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
 
 
 def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
-    contents = open_json(path)
+    try:
+        contents = open_json(path)
+    except DataError as error:
+        problems.append(str(error))
+        return LabelFile(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
         return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
     image = optional(contents.get("imagePath", ABSENT), str, f"{path}: imagePath", problems)

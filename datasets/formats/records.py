@@ -13,13 +13,14 @@ from datasets.formats.file import File, Folder, text_lines
 from datasets.formats.source import Box, LabelFile, Source, add_files, names_of, points_box, source_of
 from datasets.formats.splits import (
     SPLITS,
+    SplitFields,
     add_notes,
     select_images,
     select_split,
     source_of_split,
     word_split,
 )
-from datasets.formats.typed_json import BOM, as_list, parse
+from datasets.formats.typed_json import ABSENT, BOM, as_list, parse
 from datasets.store import Split
 
 Four = tuple[float, float, float, float]
@@ -27,14 +28,8 @@ Four = tuple[float, float, float, float]
 IN_ANN = re.compile(r"(^|/)ann/[^/]+$", re.IGNORECASE)
 
 
-class Record(Struct):
+class Record(SplitFields):
     """One image with its boxes."""
-
-    split: Any = ""  # of the data, where all splits are in one file
-
-    def split_word(self) -> str:
-        """Returns `word_split` of the field with the split; "" without one."""
-        return word_split(str(self.split or ""))
 
     def image(self) -> str:  # path or name
         raise NotImplementedError
@@ -88,15 +83,6 @@ class HuggingFace(Record, kw_only=True):
 
     file_name: str
     objects: _Objects
-    set: Any = ""  # these fields count as the split if they name one
-    subset: Any = ""
-    partition: Any = ""
-    usage: Any = ""
-
-    def split_word(self) -> str:
-        """Returns the split in the first field that names one."""
-        others = [word_split(str(value)) for value in (self.set, self.subset, self.partition, self.usage)]
-        return super().split_word() or next((word for word in others if word in SPLITS), "")
 
     def image(self) -> str:
         return self.file_name
@@ -193,20 +179,16 @@ def read_manifest(file: File, split: Split) -> Source:
     path = file.path
     problems: list[str] = []
     files, unlabeled = [], []
-    jobs: set[str] = set()
     for place, raw in _lines(path):
         line = parse(raw, dict[str, Raw], place, problems) or {}
-        image = parse(line.get("source-ref", Raw(b"null")), str, f"{place}: source-ref", problems)
-        found = _boxes_of_jobs(line, place, problems)
-        jobs |= found.keys()
-        if image and found:
-            files.append(LabelFile(place, image, boxes=[box for boxes in found.values() for box in boxes]))
+        image = parse(line.get("source-ref", ABSENT), str, f"{place}: source-ref", problems)
+        jobs = _boxes_of_jobs(line, place, problems)
+        if len(jobs) > 1:
+            problems.append(f"{place}: boxes of several labeling jobs, {', '.join(jobs)}: keep those of one")
+        elif image and jobs:
+            files.append(LabelFile(place, image, boxes=next(iter(jobs.values()))))
         elif image:
             unlabeled.append(place)
-    if len(jobs) > 1:
-        raise DataError(
-            f"{path}: boxes of several labeling jobs, {', '.join(sorted(jobs))}: keep those of one in each line"
-        )
     if unlabeled and not files and not problems:
         raise DataError(f"{path}: no line has boxes of a labeling job: give the output manifest of the job")
     source = source_of(path, files, names_of(files))
@@ -225,13 +207,14 @@ def _boxes_of_jobs(line: dict[str, Raw], place: str, problems: list[str]) -> dic
         if job is None or job.kind != "groundtruth/object-detection" or name not in line:
             continue
         drawn = parse(line[name], _Rectangles, f"{place}: {name}", problems)
-        boxes = []
-        for one in drawn.annotations if drawn else ():
-            label = job.class_map.get(str(one.class_id), "")
-            box = _box(label, one.left, one.top, one.width, one.height)
-            boxes.append(box if label else box._replace(problem=f"class {one.class_id} is not in class-map: add it"))
-        found[name] = boxes
+        found[name] = [_rectangle(one, job) for one in drawn.annotations] if drawn else []
     return found
+
+
+def _rectangle(one: _Rectangle, job: _Job) -> Box:
+    name = job.class_map.get(str(one.class_id), "")
+    box = _box(name, one.left, one.top, one.width, one.height)
+    return box if name else box._replace(problem=f"class {one.class_id} is not in class-map: add it")
 
 
 # ---- Supervisely: one JSON file per image

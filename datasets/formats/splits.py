@@ -4,10 +4,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct
 
 from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.file import File, Folder
-from datasets.formats.source import LabelFile, Source, source_of
+from datasets.formats.source import LabelFile, Source, add_files, source_of
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
@@ -106,6 +109,22 @@ def word_split(word: str) -> str:
     return SPLIT_NAMES.get(word, word)
 
 
+class SplitFields(Struct):
+    """The fields of an image in JSON that may name its split."""
+
+    split: Any = None
+    set: Any = None  # these count if they name a split
+    subset: Any = None
+    partition: Any = None
+    usage: Any = None
+
+    def split_word(self) -> str:
+        """Returns the split that the first field names; if none does, the word in the field `split`."""
+        fields = (self.split, self.set, self.subset, self.partition, self.usage)
+        words = [word_split(value) if isinstance(value, str) else "" for value in fields]
+        return next((word for word in words if word in SPLITS), words[0])
+
+
 def select_rows(
     source: str, places: Sequence[tuple[str, str]], words: Sequence[str], split: Split, problems: list[str]
 ) -> tuple[set[str], set[str], list[str]]:
@@ -167,6 +186,16 @@ def select_images(found: Source, names: Sequence[str], words: Sequence[str], spl
     add_splits(found, found.path, splits, split)
     found.notes += notes
     return chosen
+
+
+def source_of_subsets(
+    path: str, files: Sequence[LabelFile], names: tuple[str, ...], words: Sequence[str], split: Split
+) -> Source:
+    """Returns the images of a split in a file whose images have the subsets `words`, see `select_images`."""
+    found = Source(path, os.path.dirname(path), names, find_images=True)
+    chosen = select_images(found, [file.image for file in files], words, split)
+    add_files(found, ((file.image, file) for file in files if file.image in chosen))
+    return found
 
 
 def fix_of(split: Split) -> str:

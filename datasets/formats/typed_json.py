@@ -6,6 +6,7 @@ A type lists only what is needed; the rest of the file is skipped, not stored.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
@@ -19,11 +20,14 @@ T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark, which editors on Windows write
+TWICE = "is there twice in one object, and only one of its values counts: remove the other"
 ABSENT = Raw(b"")  # of a field that is not there
 Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an image in pixels
 Angle = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_KEY = re.compile(rb'"([^"\\]*)"\s*:')
+_GAP = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')  # before a value of an object
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -33,11 +37,14 @@ def open_json(path: str) -> Contents:
         data = file.read().removeprefix(BOM)
     try:
         try:
-            return msgspec.json.decode(data, type=Contents)
+            contents = msgspec.json.decode(data, type=Contents)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
             return msgspec.json.decode(_standard(path, data), type=Contents)
+        if key := _repeated_key(data, contents):
+            raise DataError(f"{path}: the key {shown(key)} {TWICE}")
+        return contents
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
     except UnicodeDecodeError as error:
@@ -56,10 +63,50 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
+def _has_all(contents: dict[str, Raw], data: bytes) -> bool:
+    """Returns whether an object has all keys of its text: of a key that is there twice, only the last value is left."""
+    at = 0
+    for value in contents.values():
+        gap = _GAP.match(data, at)
+        if gap is None:
+            return False
+        at = gap.end() + memoryview(value).nbytes
+    return data[at:].strip() in (b"}", b"{}")
+
+
+def _repeated_key(text: bytes, found: Any) -> str:
+    """Returns a key that an object in a JSON text has twice, so that one of its values is not read; "" if there is none.
+
+    `found`: what was read. Of lists and objects that are not yet parsed, the values come later."""
+    if isinstance(found, list) or (is_raw := _is_raw(found)) and _has_all(found, text):
+        return ""
+    keys = _KEY.findall(text)
+    if is_raw or len(set(keys)) < len(keys):
+        try:
+            json.loads(text, object_pairs_hook=_unique)
+        except KeyError as error:
+            return str(error.args[0])
+    return ""
+
+
+def _is_raw(found: Any) -> bool:
+    return isinstance(found, dict) and any(isinstance(value, Raw) for value in found.values())
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of (key, value) pairs. Raises KeyError for a key that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return found
+
+
 def _standard(path: str, data: bytes) -> bytes:
     """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
     try:
-        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite)
+        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite, object_pairs_hook=_unique)
+    except KeyError as error:
+        raise DataError(f"{path}: the key {shown(error.args[0])} {TWICE}") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
     except UnicodeDecodeError:
@@ -78,13 +125,15 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
     """Returns the JSON text `raw` as `kind`, or None with a problem that starts with `place`. `ABSENT` is null.
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
+    text = bytes(raw) or b"null"
     try:
-        return msgspec.json.decode(
-            raw if memoryview(raw).nbytes else b"null", type=kind, strict=strict, dec_hook=_convert
-        )
+        found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
+    if key := _repeated_key(text, found):
+        problems.append(f"{place}: the key {shown(key)} {TWICE}")
+    return found
 
 
 def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
@@ -97,9 +146,13 @@ def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[t
     decoder = msgspec.json.Decoder(kind, strict=False, dec_hook=_convert)
     for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
         try:
-            yield index, decoder.decode(row)
+            found = decoder.decode(row)
         except _ERRORS as error:
             problems.append(explain(row, f"{place}[{index}]", error))
+            continue
+        if key := _repeated_key(bytes(row), found):
+            problems.append(f"{place}[{index}]: the key {shown(key)} {TWICE}")
+        yield index, found
 
 
 def _convert(kind: Any, value: Any) -> Any:
