@@ -25,7 +25,13 @@ Key = int | str  # an id in the form in which ids are compared
 Flag = Annotated[int, Meta(ge=0, le=1)] | bool | None
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
-EMPTY = ("empty", "blank", "background", "none", "nothing")  # names of a category without boxes: nothing is in the image
+EMPTY = (
+    "empty",
+    "blank",
+    "background",
+    "none",
+    "nothing",
+)  # names of a category without boxes: nothing is in the image
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 _ROWS = re.compile(rb'"annotations"\s*:\s*\[\s*')
 _BOX = re.compile(rb'"(bbox|segmentation|segments_info)"')  # panoptic annotations have boxes in segments_info
@@ -110,11 +116,16 @@ def read(file: File, split: Split) -> Source:
     Ids that are not whole numbers are numbered. A box that is missing is computed from the segmentation."""
     path, contents = file.path, as_object(file.json)
     problems: list[str] = []
-    categories = [row for _, row in _rows(path, contents, "categories", Category, problems)]
-    images = [row for _, row in _rows(path, contents, "images", Image, problems)]
+
+    def listed(key: str, kind: type[T]) -> Iterator[tuple[int, T]]:
+        return rows(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
+
+    categories = [row for _, row in listed("categories", Category)]
+    images = [row for _, row in listed("images", Image)]
     if not categories and b'"caption"' in bytes(memoryview(contents.get("annotations", ABSENT))[:4096]):
         raise DataError(f"{path}: captions, not boxes: give the file with the boxes, such as instances_train2017.json")
-    by_image, used, notes = _annotations(path, contents, problems)
+    by_image, used = _annotations(path, listed("annotations", Annotation), problems)
+    notes: list[str] = []
     names, category_ids = _categories(path, categories, used, notes)
     found = Source(path, os.path.dirname(path), tuple(names), find_images=True, is_coco=True)
     found.problems, found.notes = problems, notes
@@ -163,24 +174,23 @@ def _add_images(
         _add_annotated(found, image, labels)
     if without_box and not len(found.labels):
         raise_any(f"{found.path}: problems: {len(found.problems)}", found.problems)
-        raise DataError(f"{found.path}: the annotations have no bbox: give the file with the boxes, or draw them")
+        what = f"no annotation has a box (bbox), for example {without_box[0]}"
+        raise DataError(f"{found.path}: {what}: give the file with the boxes")
     if without_box:
         text = f"images with objects that have a category but no box, left out: {len(without_box)}"
         found.notes.append(f"{found.path}: {text}, for example {without_box[0]}")
 
 
 def _annotations(
-    path: str, contents: dict[str, Raw], problems: list[str]
-) -> tuple[dict[Key, list[Annotation]], dict[Key, bool], list[str]]:
-    """Returns (annotations by the key of their image, whether a category of theirs has boxes, notes)."""
-    by_image, used, outlined, ignored = defaultdict(list), {}, 0, 0
-    for index, annotation in _rows(path, contents, "annotations", Annotation, problems):
+    path: str, annotations: Iterable[tuple[int, Annotation]], problems: list[str]
+) -> tuple[dict[Key, list[Annotation]], dict[Key, bool]]:
+    """Returns (annotations by the key of their image, whether a category of theirs has boxes)."""
+    by_image, used = defaultdict(list), {}
+    for index, annotation in annotations:
         by_image[_key(annotation.image_id)].append(annotation)
-        ignored += bool(annotation.ignore and not annotation.iscrowd)
         has_shape, category = annotation.has_shape(), _key(annotation.category_id)
         used[category] = has_shape or used.get(category, False)
         if has_shape and not annotation.bbox:
-            outlined += 1
             place = f"{path}: annotations[{index}].segmentation (id {annotation.id})"
             annotation.bbox = _outline_box(annotation.segmentation, place, problems)
         elif annotation.turned and annotation.bbox and len(annotation.bbox) == 4:
@@ -188,18 +198,7 @@ def _annotations(
             annotation.bbox = _xywh(box_around((x, y, x + width, y + height), annotation.turned))
         if annotation.bbox:
             annotation.segmentation = ABSENT
-    notes = []
-    if outlined:
-        notes.append(f"{path}: boxes without bbox, computed from their segmentation: {outlined}")
-    if ignored:
-        notes.append(f"{path}: boxes with ignore, which are crowd regions: {ignored}")
-    return by_image, used, notes
-
-
-def _rows(
-    path: str, contents: dict[str, Raw], key: str, kind: type[T], problems: list[str]
-) -> Iterator[tuple[int, T]]:
-    return rows(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
+    return by_image, used
 
 
 def _key(id_: Id) -> Key:

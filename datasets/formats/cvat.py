@@ -40,9 +40,8 @@ def read(file: File, split: Split) -> Source:
             root = parse_xml(opened)
         except ValueError as error:
             raise DataError(f"{path}: {error}") from error
-    if root.tag != "annotations" or root.find("track") is not None:
-        what = "of a video" if root.find("track") is not None else f"<{root.tag}>"
-        raise DataError(f"{path}: {what}, not images: export as CVAT for images 1.1, or as COCO")
+    if root.find("track") is not None:
+        raise DataError(f"{path}: of a video, not images: export as CVAT for images 1.1, or as COCO")
     files = [_label_file(path, node) for node in root.iterfind("image")]
     used = names_of(files)
     labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))

@@ -33,10 +33,6 @@ WRITE_LINES = (
     "write one line per image into boxes.txt, PATH x1,y1,x2,y2,CLASS x1,y1,x2,y2,CLASS ..., in pixels, with the "
     "numbers of the classes from 0, and their names into classes.txt next to it, one per line"
 )
-DATUMARO = (
-    'convert it with datumaro (pip install datumaro): python -c "from datumaro import Dataset; '
-    "Dataset.import_from('FOLDER', '{}').export('NEW_FOLDER', 'coco_instances', save_media=True)\""
-)
 
 
 class Format(NamedTuple):
@@ -86,7 +82,7 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder),
     Format("Label Studio", JSON, labelstudio.matches, labelstudio.read),
     Format("Create ML", JSON, records.is_create_ml, records.read_create_ml),
-    Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read),
+    Format("VIA", JSON, via.matches, via.read),
     Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest),
     Format("Hugging Face", LINES, has("file_name", "objects"), records.read_hugging_face),
     LISTS,
@@ -114,30 +110,43 @@ def _named(file: File) -> bool:
     return True  # its suffix tells it
 
 
+def _is_root(tag: bytes) -> Callable[[File], bool]:
+    """Returns whether the first element of an XML file has this tag."""
+    return lambda file: _root_of(file) == tag
+
+
+def _root_of(file: File) -> bytes:
+    found = re.search(rb"<([A-Za-z_][\w.:-]*)", file.head.replace(b"\0", b""))
+    return found[1] if found else b""
+
+
+def _is_custom_vision(file: File) -> bool:
+    return any(key.endswith((".regions.tagName", ".regions.tag_name", ".originalImageUri")) for key in file.keys)
+
+
 NOT_READ = (  # formats that many tools write, with the fix of `WRITE_LINES` where there is no shorter one
     Format("CrowdHuman", LINES, has("gtboxes")),
     Format("Ultralytics NDJSON", LINES, has("class_names")),
     Format("Grounding DINO (ODVG)", LINES, has("detection.instances")),
     Format("Scalabel or BDD100K", JSON, has_any("frames", "[].labels.box2d")),
-    Format("Datumaro", JSON, has("items", "categories"), fix=DATUMARO.format("datumaro")),
+    Format("Datumaro", JSON, has("items", "categories")),
     Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file)),
+    Format("Azure Custom Vision", JSON, _is_custom_vision),
+    Format("Edge Impulse", (".labels", ".json"), has_any("boundingBoxes", "files.boundingBoxes")),
+    Format("Colabeler", XML, _is_root(b"doc")),
+    Format("HRSC2016", XML, _is_root(b"HRSC_Image")),
     Format("VoTT", JSON, has("assets"), fix="export CSV or Pascal VOC from VoTT"),
     Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
     Format(
         "VIA's CSV", TABLE, _text(r"#?filename,.*,region_shape_attributes", is_list=True), fix="export JSON from VIA"
     ),
     Format("Labelbox", LINES, has("data_row")),
-    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s"), fix=DATUMARO.format("kitti_detection")),
+    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s")),
     Format("DOTA", TEXT, _text(r"(imagesource|gsd):")),
     Format("DOTA", TEXT, _text(r"(N ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s")),
     Format("VisDrone", TEXT, _text(r"(-?\d+,){7}-?\d+,?\s")),
     Format("MOT", TEXT, _text(r"\d+,-?\d+(,N){5,8}\s")),
-    Format(
-        "WIDER FACE",
-        TEXT,
-        _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True),
-        fix=DATUMARO.format("wider_face"),
-    ),
+    Format("WIDER FACE", TEXT, _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True)),
     Format(
         "a table with semicolons",
         TEXT,
@@ -216,6 +225,10 @@ def read_file(path: str | os.PathLike, split: Split, image_root: str | None = No
         raise DataError(problem_of(file))
     if row in NOT_READ:
         raise refusal(path, row)
+    if row is None and file.suffix in XML:
+        root = _root_of(file).decode("ascii", "replace")
+        known = "neither annotation (VOC) nor annotations (CVAT)"
+        raise DataError(f"{path}: no known format: its element is {root}, {known}: {WRITE_LINES}")
     row = row or BY_SUFFIX.get(file.suffix)
     if row and row.read:
         return row.read(file, split)

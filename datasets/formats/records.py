@@ -28,16 +28,6 @@ Four = tuple[float, float, float, float]
 IN_ANN = re.compile(r"(^|/)ann/[^/]+$", re.IGNORECASE)
 
 
-class Record(SplitFields):
-    """One image with its boxes."""
-
-    def image(self) -> str:  # path or name
-        raise NotImplementedError
-
-    def boxes(self) -> Iterator[Box]:
-        raise NotImplementedError
-
-
 def _box(name: Any, x: float, y: float, width: float, height: float) -> Box:
     return Box(str(name), (x, y, x + width, y + height))
 
@@ -48,15 +38,16 @@ def _lines(path: str) -> list[tuple[str, Raw]]:
 
 
 def _source(
-    path: str, kind: type[Record], rows: Iterable[tuple[str, Raw]], split: Split, problems: list[str]
+    path: str, kind: "type[HuggingFace | CreateML]", rows: Iterable[tuple[str, Raw]], split: Split, problems: list[str]
 ) -> Source:
     """Returns the records in `rows` (place, JSON) that belong to a split."""
-    records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
-    files = []
-    for place, record in records:
-        name = record.image()
-        files.append(LabelFile(place, name, boxes=list(record.boxes()), problem="" if name else "no image: name it"))
-    words = [record.split_word() for _, record in records]
+    files, words = [], []
+    for place, raw in rows:
+        if record := parse(raw, kind, place, problems):
+            name = record.image()
+            problem = "" if name else "no image: name it"
+            files.append(LabelFile(place, name, boxes=list(record.boxes()), problem=problem))
+            words.append(record.split_word())
     places = [(file.image, file.path) for file in files]
     names = names_of(files)
     are_numbers = bool(names) and all(map(str.isdecimal, names))
@@ -78,7 +69,7 @@ class _Objects(Struct, frozen=True):
     labels: list[int | str] | None = None
 
 
-class HuggingFace(Record, kw_only=True):
+class HuggingFace(SplitFields, kw_only=True):
     """A line of metadata.jsonl: the boxes are x, y, width, height in pixels, as its guides have them."""
 
     file_name: str
@@ -116,7 +107,7 @@ class _Labeled(Struct, frozen=True):
     coordinates: _Center
 
 
-class CreateML(Record, kw_only=True):
+class CreateML(SplitFields, kw_only=True):
     """An image of Create ML (Apple, Roboflow, LabelImg): x, y is the center of a box, in pixels from the upper left corner.
 
     Tools write image and annotations; Apple's pages have imagefilename and annotation."""
@@ -234,7 +225,7 @@ class _Tag(Struct, frozen=True):
     name: str = ""
 
 
-class Supervisely(Record, kw_only=True):
+class Supervisely(Struct):
     """An annotation file of Supervisely, NAME.jpg.json in the folder ann, with the images in img."""
 
     objects: list[_Figure]

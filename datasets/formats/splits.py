@@ -20,6 +20,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+IMAGE_AND_XML = re.compile(r"(.+\.(?:jpe?g|png|bmp|tiff?))\s+\S.*\.xml\s*$", re.IGNORECASE)
 FLAGS = ("0", "1", "-0", "-1")  # in the lists of a class: difficult, with the class, without it
 
 
@@ -96,6 +97,8 @@ def listed_name(line: str) -> tuple[str, list[str]]:
 
     A line is a name with or without folder and suffix. A number behind a blank may be a flag or belong to the name."""
     name = line.strip().replace("\\", "/")
+    if pair := IMAGE_AND_XML.match(name):  # as PaddleX writes them
+        name = pair[1]
     *words, flag = name.rsplit(None, 1) or [""]
     bare = words[0] if words and flag in FLAGS else name
     readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -20,7 +21,6 @@ T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark, which editors on Windows write
-TWICE = "is there twice in one object, and only one of its values counts: remove the other"
 ABSENT = Raw(b"")  # of a field that is not there
 Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an image in pixels
 Angle = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -36,21 +36,28 @@ def open_json(path: str) -> Contents:
     with open_file(path) as file:
         data = file.read().removeprefix(BOM)
     try:
-        try:
-            contents = msgspec.json.decode(data, type=Contents)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            return msgspec.json.decode(_standard(path, data), type=Contents)
-        if key := _repeated_key(data, contents):
-            raise DataError(f"{path}: the key {shown(key)} {TWICE}")
-        return contents
+        contents = _decode(data)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8") from error
-    except RecursionError as error:
-        raise DataError(f"{path}: lists or objects are nested too deeply: export the file again") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, nested too deeply, a number of more than 4,300 digits
+        raise DataError(f"{path}: not JSON ({error}): export the file again, as UTF-8") from error
+    if problem := _repeated_key(data, contents):
+        raise DataError(f"{path}: {problem}")
+    return contents
+
+
+def _decode(data: bytes) -> Contents:
+    """Returns the top level of a JSON text, also of what Python accepts beyond the standard, such as NaN."""
+    try:
+        return msgspec.json.decode(data, type=Contents)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite, object_pairs_hook=_unique)
+        data = json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return msgspec.json.decode(data, type=Contents)
 
 
 def as_object(contents: Contents) -> dict[str, Raw]:
@@ -63,57 +70,37 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
-def _has_all(contents: dict[str, Raw], data: bytes) -> bool:
-    """Returns whether an object has all keys of its text: of a key that is there twice, only the last value is left."""
-    at = 0
-    for value in contents.values():
-        gap = _GAP.match(data, at)
-        if gap is None:
-            return False
-        at = gap.end() + memoryview(value).nbytes
-    return data[at:].strip() in (b"}", b"{}")
-
-
 def _repeated_key(text: bytes, found: Any) -> str:
-    """Returns a key that an object in a JSON text has twice, so that one of its values is not read; "" if there is none.
+    """Returns the problem of a key that an object in a JSON text has twice: one of its values is not read. "" without one.
 
-    `found`: what was read. Of lists and objects that are not yet parsed, the values come later."""
-    if isinstance(found, list) or (is_raw := _is_raw(found)) and _has_all(found, text):
-        return ""
-    keys = _KEY.findall(text)
-    if is_raw or len(set(keys)) < len(keys):
+    `found`: what was read. Lists, and objects whose values are not yet parsed, are looked into when their values are parsed."""
+    keys = () if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
+    if len(set(keys)) < len(keys):
         try:
             json.loads(text, object_pairs_hook=_unique)
-        except KeyError as error:
-            return str(error.args[0])
+        except (ValueError, RecursionError) as error:
+            return str(error)
     return ""
 
 
-def _is_raw(found: Any) -> bool:
-    return isinstance(found, dict) and any(isinstance(value, Raw) for value in found.values())
+def _has_all(found: Any, text: bytes) -> bool:
+    """Returns whether an object with raw values has all values of its text: of a key that is there twice, the last is left."""
+    at = 0
+    for value in found.values() if isinstance(found, dict) else ():
+        gap = _GAP.match(text, at)
+        if gap is None or not isinstance(value, Raw):
+            return False
+        at = gap.end() + memoryview(value).nbytes
+    return text[at:].strip() == b"}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of (key, value) pairs. Raises KeyError for a key that is there twice."""
+    """Returns the object of (key, value) pairs. Raises ValueError for a key that is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise KeyError(Counter(key for key, _ in pairs).most_common(1)[0][0])
+        key = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {shown(key)} is there twice in one object: remove the one that is wrong")
     return found
-
-
-def _standard(path: str, data: bytes) -> bytes:
-    """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
-    try:
-        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite, object_pairs_hook=_unique)
-    except KeyError as error:
-        raise DataError(f"{path}: the key {shown(error.args[0])} {TWICE}") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
-    except UnicodeDecodeError:
-        raise
-    except ValueError as error:  # a number of more than 4,300 digits
-        raise DataError(f"{path}: not JSON ({error}): export the file again") from error
-    return json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def _finite(text: str) -> float | str:
@@ -127,13 +114,18 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
     Unless `strict`, numbers, booleans and null may be in quotes."""
     text = bytes(raw) or b"null"
     try:
-        found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
+        found = _decoder(kind, strict).decode(text)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
-    if key := _repeated_key(text, found):
-        problems.append(f"{place}: the key {shown(key)} {TWICE}")
+    if problem := _repeated_key(text, found):
+        problems.append(f"{place}: {problem}")
     return found
+
+
+@lru_cache(maxsize=100)
+def _decoder(kind: Any, strict: bool) -> msgspec.json.Decoder:
+    return msgspec.json.Decoder(kind, strict=strict, dec_hook=_convert)
 
 
 def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
@@ -143,16 +135,10 @@ def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: b
 
 def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
     """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows."""
-    decoder = msgspec.json.Decoder(kind, strict=False, dec_hook=_convert)
     for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
-        try:
-            found = decoder.decode(row)
-        except _ERRORS as error:
-            problems.append(explain(row, f"{place}[{index}]", error))
-            continue
-        if key := _repeated_key(bytes(row), found):
-            problems.append(f"{place}[{index}]: the key {shown(key)} {TWICE}")
-        yield index, found
+        found = parse(row, kind, f"{place}[{index}]", problems)
+        if found is not None:
+            yield index, found
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -164,19 +150,21 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
     """Returns the message for `raw`, which does not fit its type: place, value and fix."""
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"), parse_constant=_no_number)
-    except UnicodeDecodeError:
-        return f"{place}: not UTF-8 text: save the file as UTF-8"
-    except RecursionError:
-        return f"{place}: lists or objects are nested too deeply: export the file again"
-    except ValueError as wrong:  # not JSON, or a number of more than 4,300 digits
-        return f"{place}: not JSON ({wrong}): export the file again"
+    except (
+        ValueError,
+        RecursionError,
+    ) as wrong:  # also no UTF-8, nested too deeply, a number of more than 4,300 digits
+        return f"{place}: not JSON ({wrong}): export the file again, as UTF-8"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
     name = f" (id {shown(value['id'])})" if isinstance(value, dict) and "id" in value else ""
     problem, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`")
-    for key, index in _STEP.findall(path):
-        value = value[key or int(index)] if isinstance(value, dict if key else list) else value
+    for key, index in _STEP.findall(path):  # as far as the path tells the keys
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and index:
+            value = value[int(index)]
     problem = f"{problem[:1].lower()}{problem[1:]}; correct it, or export the file again"
     return f"{place}{path}{name} is {shown(value)}: {problem}"
 

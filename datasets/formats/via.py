@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from datasets.formats.file import File
 from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box
 from datasets.formats.splits import SplitFields, source_of_subsets
-from datasets.formats.typed_json import ABSENT, Angle, as_object, parse, rows, shown
+from datasets.formats.typed_json import Angle, as_object, parse, shown
 from datasets.store import Split
 from utils.text import clean_name
 
@@ -40,7 +40,12 @@ class Region(Struct):
 class Image(Struct):
     filename: str
     file_attributes: SplitFields = field(default_factory=SplitFields)
-    regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
+    regions: list[Raw] | dict[str, Raw] = []  # in VIA 1 an object with the keys "0", "1", ...
+
+
+def matches(file: File) -> bool:
+    """Returns whether a JSON file holds a project of VIA, or an object of images with regions."""
+    return "_via_img_metadata" in file.keys or ("*.regions" in file.keys and "[].regions" not in file.keys)
 
 
 def read(file: File, split: Split) -> Source:
@@ -58,7 +63,7 @@ def read(file: File, split: Split) -> Source:
         image = parse(raw, Image, f"{source}: {shown(key)}", problems)
         if image is not None:
             place = f"{source}: {image.filename}"
-            found.append((place, image, _regions(image.regions, f"{place}: regions", problems)))
+            found.append((place, image, _regions(image, place, problems)))
     every = [region for *_, regions in found for _, region in regions]
     attribute = _attribute(source, every)
     files = []
@@ -92,12 +97,10 @@ def _options(contents: Mapping[str, Raw], source: str, problems: list[str]) -> d
     return {name: attribute.options for name, attribute in (found.region if found else {}).items()}
 
 
-def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Region]]:
-    if not bytes(raw).startswith(b"{"):
-        return list(rows(raw, Region, place, problems))
-    values = (parse(raw, dict[str, Raw], place, problems) or {}).values()
-    parsed = [(index, parse(value, Region, f"{place}[{index}]", problems)) for index, value in enumerate(values)]
-    return [(index, region) for index, region in parsed if region is not None]
+def _regions(image: Image, place: str, problems: list[str]) -> list[tuple[int, Region]]:
+    raws = image.regions.values() if isinstance(image.regions, dict) else image.regions
+    parsed = (parse(raw, Region, f"{place}: regions[{index}]", problems) for index, raw in enumerate(raws))
+    return [(index, region) for index, region in enumerate(parsed) if region is not None]
 
 
 def _attribute(source: str, regions: Sequence[Region]) -> str | None:

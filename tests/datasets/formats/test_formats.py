@@ -215,7 +215,7 @@ def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
         ),
         (
             {"annotations": [{"id": 5, "image_id": 9, "category_id": 1}]},
-            ["annotations[0].segmentation (id 5)", "bbox"],
+            ["annotation 5", "bbox"],
         ),
         (
             {"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 0, 2]}]},
