@@ -5,12 +5,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import count
-from mmap import ACCESS_READ, mmap
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Raw, Struct, field
 
-from datasets.errors import DataError, open_file, raise_any
+from datasets.errors import DataError, raise_any
 from datasets.formats.file import File, Folder
 from datasets.formats.source import Degrees, NoAngle, Source, box_around, points_box
 from datasets.formats.splits import SplitFields, read_split, select_images
@@ -33,8 +32,6 @@ EMPTY = (
     "nothing",
 )  # names of a category without boxes: nothing is in the image
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
-_ROWS = re.compile(rb'"annotations"\s*:\s*\[\s*')
-_BOX = re.compile(rb'"(bbox|segmentation|segments_info)"')  # panoptic annotations have boxes in segments_info
 
 
 class Image(SplitFields, gc=False, kw_only=True):
@@ -86,21 +83,6 @@ class RunLengths(Struct):
 
     size: tuple[Length, Length]
     counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
-
-
-def has_labels(path: str | os.PathLike) -> bool:
-    """Returns whether a JSON file is no COCO file for another task: one with captions or panoptic segments, or without labels.
-
-    A COCO file with an empty list of annotations has labels: its images are backgrounds. The file is read up to its first
-    box, because the images may come first."""
-    with open_file(path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as contents:
-        if contents.find(b'"images"') < 0:
-            return True
-        start = _ROWS.search(contents)
-        if start is None or contents[start.end() : start.end() + 1] == b"]":
-            return start is not None
-        first = _BOX.search(contents, start.end())
-        return first is not None and first[1] != b"segments_info"
 
 
 def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
@@ -185,7 +167,8 @@ def _annotations(
     path: str, annotations: Iterable[tuple[int, Annotation]], problems: list[str]
 ) -> tuple[dict[Key, list[Annotation]], dict[Key, bool]]:
     """Returns (annotations by the key of their image, whether a category of theirs has boxes)."""
-    by_image, used = defaultdict(list), {}
+    by_image: dict[Key, list[Annotation]] = defaultdict(list)
+    used: dict[Key, bool] = {}
     for index, annotation in annotations:
         by_image[_key(annotation.image_id)].append(annotation)
         has_shape, category = annotation.has_shape(), _key(annotation.category_id)

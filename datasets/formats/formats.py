@@ -56,10 +56,6 @@ def has_any(*keys: str) -> Callable[[File], bool]:
     return lambda file: not file.keys.isdisjoint(keys)
 
 
-def _is_of_many_images(file: File) -> bool:
-    return has_any("images", "annotations.image_id")(file) and coco.has_labels(file.path)
-
-
 YAML = Format(
     "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
 )
@@ -79,7 +75,7 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
     Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
     Format("LabelMe", JSON, has("shapes"), read_folder=labelme.read_folder),
-    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder),
+    Format("COCO", JSON, has_any("images", "annotations.image_id"), coco.read, coco.read_folder),
     Format("Label Studio", JSON, labelstudio.matches, labelstudio.read),
     Format("Create ML", JSON, records.is_create_ml, records.read_create_ml),
     Format("VIA", JSON, via.matches, via.read),
@@ -95,7 +91,6 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
         annotation_file.read_text,
         annotation_file.refuse_lists_below,
     ),
-    Format("COCO for other tasks", JSON, has("images"), coco.read),
 )
 BY_SUFFIX = {suffix: row for row in (YAML, CVAT, CSV, LISTS) for suffix in row.suffixes}  # they tell what is wrong
 

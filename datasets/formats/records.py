@@ -8,15 +8,12 @@ from typing import Any
 from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, open_file
-from datasets.formats import image_paths
 from datasets.formats.file import File, Folder, text_lines
-from datasets.formats.source import Box, LabelFile, Source, add_files, names_of, points_box, source_of
+from datasets.formats.labelme import read_files
+from datasets.formats.source import Box, LabelFile, Source, names_of, points_box, source_of
 from datasets.formats.splits import (
     SPLITS,
     SplitFields,
-    add_notes,
-    select_images,
-    select_split,
     source_of_split,
     word_split,
 )
@@ -251,24 +248,15 @@ def is_supervisely(file: File) -> bool:
 
 def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads a project of Supervisely: one JSON file per image, in folders named ann, or anywhere. Raises DataError."""
-    problems: list[str] = []
     names = list(names)
-    files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
-    index = image_paths.Stems(folder.images)
-    pairs, words = [], []
-    for file in select_split(folder.path, files, folder.split):
-        place, image = str(folder.path / file), os.path.splitext(file)[0]
-        with open_file(place) as opened:
-            raw = Raw(opened.read().removeprefix(BOM))
-        record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
-        images = index.all_nearest(image, image.rpartition("/")[2])
-        problems += image_paths.doubts(place, folder.image_folder, images)
-        images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
-        pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
-        words.append(record.split_word())
-    source = Source(str(folder.path), folder.image_folder, names_of(file for _, file in pairs), problems=problems)
-    chosen = select_images(source, [file.path for _, file in pairs], words, folder.split)
-    add_files(source, ((image, file) for image, file in pairs if file.path in chosen))
-    source.label_files += [str(folder.path / file) for file in files]
-    add_notes(source, folder.path, files, folder.split)
-    return [source]
+    return [read_files(folder, [name for name in names if IN_ANN.search(name)] or names, _supervisely)]
+
+
+def _supervisely(path: str, problems: list[str]) -> tuple[LabelFile, str]:
+    with open_file(path) as opened:
+        raw = Raw(opened.read().removeprefix(BOM))
+    record = parse(raw, Supervisely, path, problems) or Supervisely(objects=[])
+    image = os.path.splitext(os.path.basename(path))[0]
+    if IN_ANN.search(path):
+        image = f"../img/{image}"
+    return LabelFile(path, image, boxes=list(record.boxes())), record.split_word()

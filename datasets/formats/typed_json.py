@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -114,18 +113,13 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
     Unless `strict`, numbers, booleans and null may be in quotes."""
     text = bytes(raw) or b"null"
     try:
-        found = _decoder(kind, strict).decode(text)
+        found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
     if problem := _repeated_key(text, found):
         problems.append(f"{place}: {problem}")
     return found
-
-
-@lru_cache(maxsize=100)
-def _decoder(kind: Any, strict: bool) -> msgspec.json.Decoder:
-    return msgspec.json.Decoder(kind, strict=strict, dec_hook=_convert)
 
 
 def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
