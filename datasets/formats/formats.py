@@ -105,16 +105,6 @@ def _named(file: File) -> bool:
     return True  # its suffix tells it
 
 
-def _is_root(tag: bytes) -> Callable[[File], bool]:
-    """Returns whether the first element of an XML file has this tag."""
-    return lambda file: _root_of(file) == tag
-
-
-def _root_of(file: File) -> bytes:
-    found = re.search(rb"<([A-Za-z_][\w.:-]*)", file.head.replace(b"\0", b""))
-    return found[1] if found else b""
-
-
 def _is_custom_vision(file: File) -> bool:
     return any(key.endswith((".regions.tagName", ".regions.tag_name", ".originalImageUri")) for key in file.keys)
 
@@ -128,8 +118,8 @@ NOT_READ = (  # formats that many tools write, with the fix of `WRITE_LINES` whe
     Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file)),
     Format("Azure Custom Vision", JSON, _is_custom_vision),
     Format("Edge Impulse", (".labels", ".json"), has_any("boundingBoxes", "files.boundingBoxes")),
-    Format("Colabeler", XML, _is_root(b"doc")),
-    Format("HRSC2016", XML, _is_root(b"HRSC_Image")),
+    Format("Colabeler", XML, lambda file: b"<doc>" in file.head),
+    Format("HRSC2016", XML, lambda file: b"<HRSC_Image>" in file.head),
     Format("VoTT", JSON, has("assets"), fix="export CSV or Pascal VOC from VoTT"),
     Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
     Format(
@@ -221,9 +211,8 @@ def read_file(path: str | os.PathLike, split: Split, image_root: str | None = No
     if row in NOT_READ:
         raise refusal(path, row)
     if row is None and file.suffix in XML:
-        root = _root_of(file).decode("ascii", "replace")
         known = "neither annotation (VOC) nor annotations (CVAT)"
-        raise DataError(f"{path}: no known format: its element is {root}, {known}: {WRITE_LINES}")
+        raise DataError(f"{path}: no known format, the XML has {known}: {WRITE_LINES}")
     row = row or BY_SUFFIX.get(file.suffix)
     if row and row.read:
         return row.read(file, split)

@@ -47,19 +47,26 @@ ROWS = {  # a file of a format without a shorter fix than to write lines
     "MATLAB": ("digitStruct.mat", "x"),
     "no known format": ("a.xml", "<svg/>"),
 }
-OTHERS = {  # formats with a fix of their own -> the test that follows it; the exports of VoTT and VIA are in test_tool_exports.py
-    "VoTT": "VoTT",
-    "VIA's CSV": "VIA",
-    "COCO detections": "labels",
-    "a table with semicolons": ".csv",
-    "YOLO labels with class names": "numbers",
-    "an archive": "unpack",
+VIA_CSV = "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes\nb.jpg,1,,1,0,,\n"
+EXPORTS = {  # a tool -> what it exported; its other exports, which the error names, are read in test_tool_exports.py
+    "VoTT": ("x.json", {"assets": {"1": {"asset": {"name": "b.jpg"}, "regions": []}}}, "Pascal VOC"),
+    "VIA's CSV": ("x.csv", VIA_CSV, "JSON"),
 }
+OTHERS = {"COCO detections", "a table with semicolons", "YOLO labels with class names", "an archive"}  # a test for each
 
 
 def test_the_advice_for_each_format_is_followed_here() -> None:
-    assert {row.name for row in NOT_READ} == {*ROWS, *OTHERS} - {"no known format"}
-    assert {row.name for row in NOT_READ if row.fix} == set(OTHERS)
+    assert {row.name for row in NOT_READ} == {*ROWS, *EXPORTS, *OTHERS} - {"no known format"}
+    assert {row.name for row in NOT_READ if row.fix} == {*EXPORTS, *OTHERS}
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_an_export_that_is_not_read_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
+    name, contents, other = EXPORTS[kind]
+    paint(tmp_path / "b.jpg"), text(tmp_path / name, contents)
+    for source in (tmp_path, tmp_path / name):
+        with refused(DataError, tmp_path / name, kind, other):
+            read(str(source), "train")
 
 
 @pytest.mark.parametrize("kind", ROWS)
