@@ -260,7 +260,9 @@ def make_sense_csv(folder: Path) -> None:
 def test_the_csv_of_make_sense_is_refused_with_the_header_to_write(tmp_path: Path) -> None:
     """Its corners would be read as sizes."""
     images(tmp_path), make_sense_csv(tmp_path)
-    with refused(DataError, "_2024-05-01-10-00-00.csv:1", "filename,width,height,class,xmin,ymin,xmax,ymax"):
+    with refused(
+        DataError, "labels_my-project-name_2024-05-01-10-00-00.csv:1", "filename,width,height,class,xmin,ymin,xmax,ymax"
+    ):
         read(str(tmp_path), "train")
 
 
