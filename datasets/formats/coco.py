@@ -85,6 +85,14 @@ class RunLengths(Struct):
     counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
 
+def matches(file: File) -> bool:
+    """Returns whether a JSON file has a list of images, or annotations of images, as COCO names their fields."""
+    fields = {key for key in file.keys if key.startswith(("images.", "annotations.image_id"))}
+    return not fields.isdisjoint(("images.id", "images.file_name", "annotations.image_id")) or (
+        "images" in file.keys and not fields
+    )
+
+
 def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the file of a split, of those with the official name instances_..., or else of all. Raises DataError."""
     every = list(names)

@@ -75,7 +75,7 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
     Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
     Format("LabelMe", JSON, has("shapes"), read_folder=labelme.read_folder),
-    Format("COCO", JSON, has_any("images", "annotations.image_id"), coco.read, coco.read_folder),
+    Format("COCO", JSON, coco.matches, coco.read, coco.read_folder),
     Format("Label Studio", JSON, labelstudio.matches, labelstudio.read),
     Format("Create ML", JSON, records.is_create_ml, records.read_create_ml),
     Format("VIA", JSON, via.matches, via.read),
@@ -219,10 +219,8 @@ def read_file(path: str | os.PathLike, split: Split, image_root: str | None = No
     if row:
         raise DataError(f"{path}: a file of {row.name} with one image: give its folder")
     if file.suffix in (*JSON, *LINES):
-        there = ", ".join(sorted(key for key in file.keys if "." not in key)[:5]) or "no keys"
-        raise DataError(
-            f"{path}: no known format: {there}, but no images (COCO), shapes (LabelMe) or tasks: {WRITE_LINES}"
-        )
+        there = ", ".join(sorted({key.removeprefix("[].").split(".")[0] for key in file.keys} - {"*"})[:5]) or "no keys"
+        raise DataError(f"{path}: no known format, with {there}: {WRITE_LINES}")
     raise DataError(
         f"{path}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
         f"with any of these, or with VOC, LabelMe or YOLO label files"

@@ -193,7 +193,8 @@ TOO_DEEP = ("recursion",) if sys.version_info < (3, 12) else ("images[0]",)  # l
         ("5", ("a number or text",)),
         ("NaN", ("a number or text",)),
         ('{"images": [{"id": 1, "file_name": "a", "width": 1e999, "height": NaN}]}', ("images[0].width", '"1e999"')),
-        ('{"annotations": []}', ("annotations", "images")),
+        ('{"annotations": []}', ("annotations",)),
+        ('{"images": [{"image_name": "a.png", "labels": []}]}', ("no known format", "images", "boxes.txt")),
         ('[{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}]', ("COCO detections",)),
     ],
 )
