@@ -6,12 +6,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 from utils.text import brief
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo", ".png", ".apng", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+IMAGE_SUFFIXES += (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm")
 
 
 def missing_text(path: str) -> str:
@@ -54,6 +56,15 @@ def files_under(folder: str | os.PathLike) -> list[str]:
             prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
             found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
     return sorted(found)
+
+
+def real_path(path: str) -> str:
+    """Returns the path with the real folder, but with the name of the file as it is: ".." leads out of the real folder."""
+    place, name = os.path.split(path)
+    return os.path.join(_real_folder(os.path.abspath(place)), name)
+
+
+_real_folder = lru_cache(maxsize=1000)(os.path.realpath)
 
 
 def _raise_unreadable(error: OSError) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError, check_path
-from datasets.formats import image_paths, voc, yolo
+from datasets.formats import voc, yolo
 from datasets.formats.class_names import find_lists, names_next_to
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
@@ -23,7 +23,7 @@ from datasets.formats.splits import (
     select_split,
     split_of,
 )
-from datasets.store import Classes, Split, Strings
+from datasets.store import Classes, Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import number_of
@@ -136,13 +136,10 @@ def read_text(file: File, split: Split) -> Source:
     found = read_annotation_file(file.path, names_next_to(path))
     if not len(found):
         return found
-    listed = [found.images[index] for index in range(len(found))]
-    names = image_paths.in_root(listed, image_root) if image_root else listed
-    found.images = Strings(names)
+    found.find_images = True
     if len(found.labels) or found.problems:
         return found
-    images = image_paths.locate_all(path, names, [found.root])
-    labels = [yolo.label_of(*pair, [found.root]) for pair in zip(images, listed, strict=True)]
+    images, labels = yolo.find_listed(file.path, image_root)
     pairs = (pair for pair in zip(labels, images, strict=True) if pair[1].lower().endswith(IMAGE_SUFFIXES))
     if any(yolo.is_label_of(*pair) for pair in pairs):
         folders = yolo.label_folders(images, labels)

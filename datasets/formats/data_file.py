@@ -9,7 +9,7 @@ from typing import Any
 from datasets.errors import DataError, check_path, one_line
 from datasets.formats import image_paths, yolo
 from datasets.formats.class_names import PARTS, ClassList, ClassLists, darknet_config, list_in, yaml_config, yaml_names
-from datasets.formats.file import File, Folder, images_of, text_lines, unread_image_notes
+from datasets.formats.file import File, Folder, images_of, unread_image_notes
 from datasets.formats.source import Source
 from datasets.formats.splits import SPLIT_NAMES, add_splits
 from datasets.formats.typed_json import BOM
@@ -124,10 +124,7 @@ def _images(
         return images, list(map(yolo.label_file, images)), notes
     if place.suffix.lower() != ".txt":
         return [str(place)], [yolo.label_file(str(place))], []
-    names = [line.strip() for _, line in text_lines(place) if line.strip()]
-    images = image_paths.locate_all(place, names, [str(place.parent), *map(str, bases)])
-    near = [str(place.parent), *map(str, own)] if image_root else []
-    return images, [yolo.label_of(*pair, near) for pair in zip(images, names, strict=True)], []
+    return *yolo.find_listed(str(place), image_root, list(map(str, own))), []
 
 
 def _place(path: Path, root: str | None, key: str, entry: str, bases: Sequence[Path]) -> Path:

@@ -36,7 +36,7 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     parts: list[str] = []
     files = [_label_file(os.path.join(folder.path, name), source.problems, parts) for name in chosen]
     source.root, images = image_paths.images_of_labels(folder, ".json", [(file.path, file.image) for file in files])
-    index = image_paths.Stems(images)
+    index = image_paths.Stems(images, chosen, (file.image for file in files))
     pairs = []
     for name, file in zip(chosen, files, strict=True):
         written = os.path.join(os.path.dirname(file.path), file.image)

@@ -15,7 +15,7 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
-from utils.text import check_class_names, clean_name, first_names, printable
+from utils.text import as_spelled, check_class_names, clean_name, first_names, printable
 
 MAX_FRACTION = 1.5  # x + width, where x, y is the center of a box in fractions
 
@@ -110,8 +110,6 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
     if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
-    if classes is not None:
-        classes = tuple(map(clean_name, classes))  # as in classes.txt
     if names is None:
         return classes, classes, []
     names, notes = tuple(map(clean_name, names)), []
@@ -124,7 +122,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
-    return names, names if classes is None else classes, notes
+    return (names, names, notes) if classes is None else (tuple(as_spelled(names, classes)), classes, notes)
 
 
 def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:

@@ -280,7 +280,7 @@ def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
     problems: list[str] = []
     names = list(names)
     files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
-    index = image_paths.Stems(folder.images)
+    index = image_paths.Stems(folder.images, (os.path.splitext(file)[0] for file in files))
     pairs, words = [], []
     for file in select_split(folder.path, files, folder.split):
         place, image = str(folder.path / file), os.path.splitext(file)[0]

@@ -100,7 +100,8 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
     found = [(parsed[xml].path, parsed[xml].image) for xml in xmls]
     root, images = image_paths.images_of_labels(folder, ".xml", found)
     source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
-    index = image_paths.Stems(images)
+    asked = [*xmls, *(name for name in listed.missing), *(f"{name}.xml" for name in listed.missing)]
+    index = image_paths.Stems(images, asked, (file.image for file in parsed.values()))
     rows = []
     for xml in xmls:
         nearest = index.all_nearest(xml, parsed[xml].image)
