@@ -235,13 +235,14 @@ def find_lists(top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[s
 
 def _nearest(top: Path, folder: str, image_folders: Iterable[str]) -> ClassList | None:
     """Returns the class list nearest to a folder of label files: in it or above it up to the data set `top`, then in or above
-    the folders of its images, then above `top`. Raises DataError if lists that are equally near differ."""
+    the folders of its images, then in and above `top`. Raises DataError if lists that are equally near differ."""
     if found := _first(_places(folder, top)):
         return found
     near_images = (_first(_places(place, top)) for place in sorted(image_folders))
     if found := _only(list(filter(None, near_images))):
         return found
-    return _first(map(str, list(Path(os.path.abspath(top)).parents)[:ABOVE]))
+    end = Path(os.path.abspath(top))
+    return _first(map(str, [end, *end.parents[:ABOVE]]))
 
 
 def _first(places: Iterable[str]) -> ClassList | None:
@@ -265,12 +266,10 @@ def list_in(folder: str) -> ClassList | None:
     found, problems = [], []
     for file in _files_in(folder):
         try:
-            names = _names_of(file)
+            found.append(_list_of(file))
         except DataError as error:
             problems.append(error)
-            continue
-        if names:
-            found.append(ClassList(str(file), tuple(map(clean_name, names))))
+    found = [one for one in found if one]
     if problems and not found:
         raise problems[0]
     return _only(found)
@@ -305,9 +304,11 @@ def _files_in(folder: str) -> list[Path]:
     return sorted(found, key=lambda file: (NAMES.index(_kind_of(file)), file.name))
 
 
-def _names_of(file: Path) -> Classes:
-    """Returns the names in a class list; None for a data file without any. Raises DataError."""
-    if _kind_of(file) == "data.yaml":
-        config = yaml_config(file)
-        return yaml_names(file, config) if config.get("names") else None
-    return read_classes(str(file))
+def data_file_list(file: Path) -> ClassList | None:
+    """Returns the class names in a yaml data file, None without any. Raises DataError."""
+    config = yaml_config(file)
+    return ClassList(str(file), tuple(map(clean_name, yaml_names(file, config)))) if config.get("names") else None
+
+
+def _list_of(file: Path) -> ClassList | None:
+    return data_file_list(file) if _kind_of(file) == "data.yaml" else ClassList(str(file), read_classes(str(file)))

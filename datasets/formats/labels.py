@@ -34,7 +34,9 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
-    notes += _report(source, [*problems, *_fractions_problem(source, boxes)], without_area, options.bad_boxes)
+    notes += _report(
+        source, [*problems, *_fractions_problem(source, boxes, np.diff(starts))], without_area, options.bad_boxes
+    )
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
     found = Annotations(
@@ -71,15 +73,21 @@ def _report(source: Source, problems: list[str], without_area: list[str], bad_bo
     return note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
 
 
-def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
-    """Returns a problem if all boxes of a format in pixels look like fractions of their images."""
-    if not len(boxes) or any(source.are_fractions) or not (boxes.max() <= MAX_FRACTION and boxes[:, :2].max() < 1):
+def _fractions_problem(source: Source, boxes: np.ndarray, counts: np.ndarray) -> list[str]:
+    """Returns a problem if all boxes of an image in a format in pixels look like fractions of it; whole numbers are pixels."""
+    with np.errstate(invalid="ignore"):
+        is_small = (boxes.max(1, initial=-1) <= MAX_FRACTION) & (boxes[:, :2].max(1, initial=-1) < 1)
+        is_whole = (boxes % 1 == 0).all(1)
+    image = np.repeat(np.arange(len(counts)), counts)
+    small, whole = (np.bincount(image[rows], minlength=len(counts)) for rows in (is_small, is_small & is_whole))
+    is_doubtful = (small == counts) & (whole < counts) & ~np.frombuffer(source.are_fractions, bool)
+    rows = np.flatnonzero(is_doubtful[image]).tolist()
+    if not rows:
         return []
-    if (boxes == np.floor(boxes)).all():  # whole numbers are pixels
-        return []
-    box = "{:g},{:g},{:g},{:g}".format(*boxes[0])
+    box = "{:g},{:g},{:g},{:g}".format(*boxes[rows[0]])
     fix = "multiply them by width and height, or use a format that has fractions (YOLO)"
-    return [f"{source.places[0]}: box {box}, as all others, looks like fractions, but this format is in pixels: {fix}"]
+    what = f"looks like fractions of the image, as {len(rows)} of {len(boxes)} boxes do, but this format is in pixels"
+    return [f"{source.places[rows[0]]}: box {box} {what}: {fix}"]
 
 
 def _with_annotated_and_ignored(

@@ -44,6 +44,10 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
+OBJECT_PARTS = ("object", "bndbox", "robndbox", "box", "rectangle", "polygon", "points", "point")  # in lower case
+WRITE_VOC = (
+    "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
+)
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
 
 
@@ -177,10 +181,10 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
         by_path[os.path.splitext(xml)[0]].append(xml)
     by_name |= by_path
     found, unclear, missing = [], [], {}
-    lines = ((path, number, line) for path in lists for number, line in text_lines(path))
-    for path, number, line in lines:
-        bare, readings = listed_name(line)
-        candidates = next((by_name[word] for word in readings if word in by_name), [])
+    lines = [(path, number, *listed_name(line)) for path in lists for number, line in text_lines(path)]
+    meant = image_paths.meant((word for *_, readings in lines for word in readings), by_name)
+    for path, number, bare, readings in lines:
+        candidates = next((by_name[meant[word]] for word in readings if word in meant), [])
         if len(candidates) > 1:
             own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
             candidates = image_paths.most_alike(f"annotations/{own}/{bare}", candidates)
@@ -203,11 +207,17 @@ def _voc_file(path: Path) -> LabelFile:
             return LabelFile(str(path), problem=str(error))
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
+    found = root.findall("object")
+    parts = [str(node.tag) for node in root.iter() if str(node.tag).lower() in OBJECT_PARTS]
+    problem = ""
+    if len(found) < parts.count("object") or (parts and not found):
+        problem = f"{parts[0]} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}"
     return LabelFile(
+        problem=problem,
         path=str(path),
         image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
         size=(side(root.findtext("size/height", "")), side(root.findtext("size/width", ""))),
-        boxes=[_voc_box(node) for node in root.findall("object")],
+        boxes=[_voc_box(node) for node in found],
     )
 
 

@@ -6,7 +6,7 @@ bounding box), in fractions of the image's width and height.
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -70,11 +70,8 @@ def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
         index = image_paths.Stems(texts, there)
         own = [os.path.join(path, label) for label in _own_labels(path, images, index)]
         if folder.image_root and not any(map(os.path.exists, own)):
-            what = (
-                f"no label file (such as {next(iter(labels), 'none')}) has the name of an image in {folder.image_root}"
-            )
-            fix = "image_root=FOLDER names the folder of the images"
-            raise DataError(f"{path}: {what} (such as {images[0]}): {fix}")
+            what = f"no label file, such as {next(iter(labels), 'none')}, has the name of an image, such as {images[0]}"
+            raise DataError(f"{path}: {what}, in image_root={folder.image_root}: name the folder of its images")
         all_labels = set(filter(None, (_nearest(path, image, index, []) for image in there)))
     used = label_folders(paths, own)
     every = label_folders([os.path.join(folder.image_folder, image) for image in there])
@@ -179,7 +176,7 @@ def _label_places(image: str) -> list[str]:
     if "images" in parts[:-1]:
         last = len(parts) - 2 - parts[-2::-1].index("images")
         stems.insert(0, "/".join([*parts[:last], "labels", *parts[last + 1 :]]))
-    return [f"{stem}.txt" for stem in stems]
+    return [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".TXT")]
 
 
 def find_listed(path: str, image_root: str | None, folders: Sequence[str] = ()) -> tuple[list[str], list[str]]:
@@ -192,7 +189,9 @@ def find_listed(path: str, image_root: str | None, folders: Sequence[str] = ()) 
     raise_any(f"{path}: problems: {len(doubts)}", doubts)
     images = [os.path.join(top, finder.find(name)) for _, name in rows]
     places = [top, *folders]
-    return images, [_label_of(image, name, places) for image, (_, name) in zip(images, rows, strict=True)]
+    labels = [_label_of(image, name, places) for image, (_, name) in zip(images, rows, strict=True)]
+    users = Counter(label for label, _ in set(zip(labels, images, strict=True)))  # a list may name an image twice
+    return images, [label if users[label] == 1 else label_file(images[row]) for row, label in enumerate(labels)]
 
 
 def _label_of(image: str, name: str, folders: Sequence[str]) -> str:
