@@ -12,8 +12,9 @@ from typing import BinaryIO
 
 from utils.text import brief
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo", ".png", ".apng", ".bmp", ".webp", ".tif", ".tiff", ".gif")
-IMAGE_SUFFIXES += (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm")
+_JPEG_2000 = (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx")
+_PLAIN = (".bmp", ".ppm", ".pgm", ".pbm", ".pnm", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo", ".png", ".apng", ".webp", ".gif", *_JPEG_2000, *_PLAIN)
 
 
 def missing_text(path: str) -> str:

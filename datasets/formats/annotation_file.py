@@ -16,13 +16,7 @@ from datasets.formats import voc, yolo
 from datasets.formats.class_names import find_lists, names_next_to
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
-from datasets.formats.splits import (
-    SPLIT_NAMES,
-    add_notes,
-    read_split,
-    select_split,
-    split_of,
-)
+from datasets.formats.splits import SPLIT_NAMES, add_notes, read_split, select_split, split_of
 from datasets.store import Classes, Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES

@@ -266,10 +266,10 @@ def list_in(folder: str) -> ClassList | None:
     found, problems = [], []
     for file in _files_in(folder):
         try:
-            found.append(_list_of(file))
+            if one := _list_of(file):
+                found.append(one)
         except DataError as error:
             problems.append(error)
-    found = [one for one in found if one]
     if problems and not found:
         raise problems[0]
     return _only(found)

@@ -27,11 +27,7 @@ class File:
     """A file by its path, with its beginning and its contents as JSON, which are read once."""
 
     def __init__(
-        self,
-        path: str | os.PathLike,
-        image_root: str | None = None,
-        has_image: bool | None = None,
-        place: str = "",
+        self, path: str | os.PathLike, image_root: str | None = None, has_image: bool | None = None, place: str = ""
     ) -> None:
         """`has_image`: whether an image has its name, None: not known. `place`: its path in the folder that is read, if any."""
         self.path = os.fspath(path)

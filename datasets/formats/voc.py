@@ -11,16 +11,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
-from datasets.formats.file import (
-    CLASS_FILES,
-    File,
-    Folder,
-    images_of,
-    of_suffix,
-    parse_xml,
-    stem_of,
-    text_lines,
-)
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, of_suffix, parse_xml, stem_of, text_lines
 from datasets.formats.source import (
     FIELDS,
     Box,
@@ -33,13 +24,7 @@ from datasets.formats.source import (
     names_of,
     side,
 )
-from datasets.formats.splits import (
-    add_notes,
-    add_splits,
-    listed_name,
-    select_split,
-    split_of,
-)
+from datasets.formats.splits import add_notes, add_splits, listed_name, select_split, split_of
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
