@@ -14,12 +14,14 @@ from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, unknown_class
 from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, printable, split_names
 
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
+
 
 def parse_merge(text: str | None) -> dict[str, str]:
     """Returns {class: the class that it becomes} of merge=truck:car,van:car. Raises DataError.
 
     A pair with a comma in a name is in double quotes; \\u200b is the character that a message shows so."""
-    shown = re.sub(r"\\(?:x..|u.{4}|U.{8})", lambda code: _character(code[0]), text or "")
+    shown = _ESCAPE.sub(lambda code: chr(int(code[1][1:], 16)), text or "")
     pairs = [pair.partition(":") for pair in split_names(shown) if text]
     merge: dict[str, str] = {}
     for old, _, new in pairs:
@@ -30,14 +32,6 @@ def parse_merge(text: str | None) -> dict[str, str]:
         raise DataError(f"merge={text}: write class:class pairs, as in merge=truck:car,van:car")
     check_class_names(merge.values(), f"merge={text}", DataError)
     return merge
-
-
-def _character(code: str) -> str:
-    """Returns the character of an escape such as \\u200b; another text as it is."""
-    try:
-        return chr(int(code[2:], 16))
-    except ValueError:
-        return code
 
 
 def choose_classes(

@@ -145,10 +145,6 @@ def _place(path: Path, root: str | None, key: str, entry: str, bases: Sequence[P
         check_path(root or "")
     except ValueError as error:
         raise DataError(f"{path}: {key}: {error}") from error
-    while bare.startswith("../"):
-        bare = bare[3:]
-    steps = bare.lower().split("/")
-    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in SPLIT_NAMES), 1)
-    places = [base / name for base in bases for name in (entry, bare)]
-    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
-    return next((place for place in places if place.exists()), found)
+    steps = enumerate(reversed(bare.lower().split("/")), 1)
+    keep = next((count for count, step in steps if step in SPLIT_NAMES), 1)
+    return Path(image_paths.locate(bare, list(map(str, bases)), keep))

@@ -19,7 +19,7 @@ HEAD = 1 << 16  # bytes
 DEEPEST = 3  # keys of a path in JSON
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
-UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".tga", ".dng", ".cr2", ".nef", ".arw", ".raw")
 _TOKEN = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?|[{}\[\]]')
 
 

@@ -55,10 +55,7 @@ def existing(path: str) -> str | None:
 
 def entries(folder: str) -> tuple[str, ...]:
     """Returns the names in a folder, () for a folder that cannot be listed. They are kept until the folder changes."""
-    try:
-        return _entries(folder, changed(folder))
-    except OSError:
-        return ()
+    return _entries(folder, changed(folder))
 
 
 def changed(folder: str) -> int:
@@ -71,7 +68,7 @@ def changed(folder: str) -> int:
 
 @lru_cache(maxsize=1000)
 def _entries(folder: str, time: int) -> tuple[str, ...]:
-    return tuple(sorted(os.listdir(folder or ".")))
+    return tuple(sorted(os.listdir(folder or "."))) if time and os.access(folder or ".", os.R_OK) else ()
 
 
 class ImageFinder:
@@ -177,15 +174,8 @@ def _most_last_parts(name: str, images: dict[str, str], least: int) -> list[str]
     A file in the folder of another split (train, val, test) is another file of the same name."""
     split = split_in(name.replace("\\", "/"))
     own = {real: path for real, path in images.items() if None in (split, other := split_in(path)) or other == split}
-    parts = folded(name).replace("\\", "/").split("/")[-2::-1]
-    shared = {}
-    for real, path in own.items():
-        others = folded(real).split("/")[-2::-1]
-        same = next(
-            (i for i, pair in enumerate(zip(parts, others, strict=False)) if pair[0] != pair[1]),
-            min(len(parts), len(others)),
-        )
-        shared[path] = 1 + same
+    parts = folded(name).replace("\\", "/").split("/")[::-1]
+    shared = {own[real]: len(os.path.commonprefix([parts[1:], folded(real).split("/")[-2::-1]])) + 1 for real in own}
     most = max(shared.values(), default=0)
     return [path for path, count in shared.items() if count == most >= least]
 

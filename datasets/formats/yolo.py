@@ -63,48 +63,22 @@ def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
         where = f"image_root={folder.image_root}" if folder.image_root else str(path)
         fix = "image_root=FOLDER names the folder of the images"
         raise DataError(f"{where}: label files in {path}, but no images: {fix}" + "".join(notes))
-    images = select_split(path, there, folder.split)
-    paths = [os.path.join(folder.image_folder, image) for image in images]
-    own, all_labels = list(map(label_file, paths)), usual_labels(folder.files)
-    if folder.image_root or not any(map(os.path.exists, own)):
-        index = image_paths.Stems(texts, there)
-        own = [os.path.join(path, label) for label in _own_labels(path, images, index)]
-        if folder.image_root and not any(map(os.path.exists, own)):
-            what = f"no label file, such as {next(iter(labels), 'none')}, has the name of an image, such as {images[0]}"
+    every = [label_file(os.path.join(folder.image_folder, image)) for image in there]
+    if folder.image_root or not any(map(os.path.exists, every)):
+        every = [os.path.join(path, label) for label in _own_labels(path, there, texts)]
+        if folder.image_root and not any(map(os.path.exists, every)):
+            what = f"no label file, such as {next(iter(labels), 'none')}, has the name of an image, such as {there[0]}"
             raise DataError(f"{path}: {what}, in image_root={folder.image_root}: name the folder of its images")
-        all_labels = set(filter(None, (_nearest(path, image, index, []) for image in there)))
-    used = label_folders(paths, own)
-    every = label_folders([os.path.join(folder.image_folder, image) for image in there])
-    for label in labels:
-        every.setdefault(os.path.dirname(os.path.join(path, label)), set())
+    chosen = set(select_split(path, there, folder.split))
+    own = [label for label, image in zip(every, there, strict=True) if image in chosen]
+    images = [os.path.join(folder.image_folder, image) for image in there if image in chosen]
     meant = image_paths.meant(map(stem_of, there), set(map(stem_of, labels))).values()
     orphans = [os.path.join(path, label) for label in labels if stem_of(label) not in meant]
-    source = read_images(str(path), paths, find_lists(path, every | used, used), notes, own, orphans)
-    source.label_files = [os.path.join(path, label) for label in all_labels]
+    lists = find_lists(path, [os.path.join(path, label) for label in labels], own)
+    source = read_images(str(path), images, lists, notes, own, orphans)
+    source.label_files = every
     add_notes(source, path, there, folder.split)
     return [source]
-
-
-def usual_labels(files: Sequence[str]) -> set[str]:
-    """Returns the label files among `files` that are in the place where their images have one."""
-    texts = {os.path.splitext(text)[0]: text for text in of_suffix(files, ".txt")}
-    places = (os.path.splitext(place)[0] for image in images_of(files) for place in _label_places(image))
-    return {texts[text] for text in image_paths.meant(places, texts).values()}
-
-
-def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
-    """Returns the folders of label files, each with the folders of its images. Label files that do not exist have no folder.
-
-    Without `labels`, reads `label_file` of one image per folder."""
-    if labels is None:
-        images = {os.path.dirname(image): image for image in images}.values()
-        pairs = [(image, label_file(image)) for image in images]
-    else:
-        pairs = [(image, label) for image, label in zip(images, labels, strict=True) if os.path.exists(label)]
-    found: dict[str, set[str]] = {}
-    for image, label in pairs:
-        found.setdefault(os.path.dirname(label), set()).add(os.path.dirname(image))
-    return found
 
 
 def is_named_otherwise(text: str) -> bool:
@@ -112,9 +86,10 @@ def is_named_otherwise(text: str) -> bool:
     return os.path.splitext(os.path.basename(text))[0].lower() in NOT_LABELS
 
 
-def _own_labels(folder: Path, images: Sequence[str], index: image_paths.Stems) -> list[str]:
+def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
     nearer to another image. Raises DataError if it is equally near to images of two folders, or an image to two that differ."""
+    index = image_paths.Stems(labels, images)
     users: dict[str, list[str]] = defaultdict(list)
     problems: list[str] = []
     nearest = [_nearest(folder, image, index, problems) for image in images]
