@@ -92,7 +92,7 @@ class ImageFinder:
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = list(dict.fromkeys(names))
         self._found = {name: path for name in self._names if (path := self._as_written(name)) is not None}
-        self._doubts: dict[str, str] = {}
+        self.doubts: dict[str, str] = {}  # what is wrong with names that are not found because several images have them
         for group in self._groups:
             self._search(group)
 
@@ -108,10 +108,6 @@ class ImageFinder:
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file."""
         return self._found.get(name) or os.path.join(self._default, name.replace("\\", "/"))
-
-    def doubt(self, name: str) -> str:
-        """Returns what is wrong with a name that was not found because several images have it, otherwise ""."""
-        return self._doubts.get(name, "")
 
     def _join(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
@@ -135,7 +131,7 @@ class ImageFinder:
         images = self._by_base(group, used)
         wanted = Counter(short for name in self._names for short in short_names(name))
         bases = meant((short for name in rest for short in short_names(name)), images)
-        taken: dict[str, list[str]] = {}
+        taken: dict[str, str] = {}
         for name in rest:
             for short in (short for short in short_names(name) if short in bases):
                 least = 1 if wanted[short] == 1 else 2
@@ -143,17 +139,17 @@ class ImageFinder:
                 if len(there) > 1:
                     shown = " or ".join(os.path.normpath(self._join(path)) for path in there[:5])
                     fix = "write its path, or image_root=FOLDER names the folder of the images"
-                    self._doubts[name] = f"{name} may be {shown}: {fix}"
+                    self.doubts[name] = f"{name} may be {shown}: {fix}"
                 elif there:
-                    taken.setdefault(there[0], []).append(name)
+                    taken[name] = there[0]
                     break
-        for path, names in taken.items():
-            if len(names) == 1:
-                self._found[names[0]] = path
-                self._doubts.pop(names[0], None)
+        users = Counter(taken.values())
+        for name, path in taken.items():
+            if users[path] == 1:
+                self._found[name] = path
+                self.doubts.pop(name, None)
             else:
-                text = f"{names[0]} and {names[1]} are both {os.path.normpath(self._join(path))}: correct the paths"
-                self._doubts |= dict.fromkeys(names, text)
+                self.doubts[name] = f"{name} and another name are both {self._join(path)}: correct the paths"
 
     def _by_base(self, group: Sequence[str], used: Collection[str]) -> dict[str, dict[str, str]]:
         """Returns {last part, with and without suffix: {real path: path}} of the images in folders that are not `used`."""

@@ -148,7 +148,7 @@ def _find_images(source: Source, image_root: str | None) -> None:
     finder = ImageFinder(source.path, names, image_root)
     source.images = Strings(finder.find(name) if name else "" for name in names)
     for index, name in enumerate(names):
-        if doubt := finder.doubt(name):
+        if doubt := finder.doubts.get(name):
             line = source.lines[index]
             place = f"{source.path}:{line}" if line else source.files[index] or source.path
             source.problems.append(f"{place}: {doubt}")

@@ -160,7 +160,7 @@ def find_listed(path: str, image_root: str | None, folders: Sequence[str] = ()) 
     Images and label files may also be in `folders`. Raises DataError for names that several images have."""
     rows = [(number, line.strip()) for number, line in text_lines(path) if line.strip()]
     top, finder = os.path.dirname(path), image_paths.ImageFinder(path, [name for _, name in rows], image_root, folders)
-    doubts = [f"{path}:{number}: {doubt}" for number, name in rows if (doubt := finder.doubt(name))]
+    doubts = [f"{path}:{number}: {doubt}" for number, name in rows if (doubt := finder.doubts.get(name))]
     raise_any(f"{path}: problems: {len(doubts)}", doubts)
     images = [os.path.join(top, finder.find(name)) for _, name in rows]
     places = [top, *folders]
@@ -233,7 +233,7 @@ def read_images(
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     alone = [image for image, exists in zip(images, known, strict=True) if not exists]
     found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans)
-    polygons: list[list[float]] = []
+    polygons, lengths, are_key_points = 0, set(), True
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -248,12 +248,13 @@ def read_images(
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
                 else:
-                    polygons += [values] if len(values) > 4 else []
-    if len(polygons) >= MIN_POSES and len(set(map(len, polygons))) == 1 and all(map(_has_key_points, polygons)):
-        fix = "keep class x y width height of each line"
-        found.problems.append(
-            f"{source}: all lines with more than a box ({len(polygons)}) have key points in it: {fix}"
-        )
+                    if len(values) > 4:
+                        polygons += 1
+                        lengths.add(len(values))
+                        are_key_points = are_key_points and len(lengths) == 1 and _has_key_points(values)
+    if polygons >= MIN_POSES and are_key_points:
+        what = f"all lines with more than a box ({polygons}) have key points in it"
+        found.problems.append(f"{source}: {what}: keep class x y width height of each line")
     return found
 
 
@@ -275,8 +276,8 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
     """Returns why no image has a label file: the images are not there, or their label files are elsewhere; and the fix."""
     there = [image for image in images if os.path.exists(image)]
     if not there:
-        what = f"none of {amount(len(images), 'image')} is there" + "".join(f", such as {path}" for path in images[:1])
-        return f"{what}: image_root=FOLDER names the folder of the images"
+        what = f"none of {amount(len(images), 'image')} is there"
+        return f"{what} ({', '.join(images[:1])}): image_root=FOLDER names the folder of the images"
     top = source if os.path.isdir(source) else os.path.dirname(source) or "."
     index = image_paths.Stems(of_suffix(files_under(top), ".txt"), there)
     labels = [label for image in there if (label := index.nearest(image))]
@@ -284,13 +285,10 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
     if not labels:
         example = f"{there[0]} has none in {_label_places(there[0])[0]}"
         return f"{what}, and none of their names below {top} ({example}): label the images, or name the folder of the labels"
-    place, root = (
-        os.path.commonpath(list(map(os.path.dirname, paths))) for paths in (labels, map(os.path.abspath, there))
-    )
-    command = f"{quote(os.path.join(top, place))} image_root={quote(root)}"
-    return (
-        f"{what} where YOLO has them, but below {top}, such as {labels[0]}: python -m tools.check {command} reads them"
-    )
+    place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
+    command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
+    return f"{what} where YOLO has them, but below {top}, such as {labels[0]}: {command} reads them"
 
 
 def _contradictions(source: str, images: list[str], labels: list[str]) -> list[str]:
@@ -302,16 +300,10 @@ def _contradictions(source: str, images: list[str], labels: list[str]) -> list[s
     found: dict[tuple[str, str], list[str]] = {}
     for image, label in zip(images, labels, strict=True):
         for other in filter(os.path.exists, _label_places(image)):
-            is_caption = os.path.dirname(other) == os.path.dirname(image) and not is_label(other)
-            if (
-                other.startswith(inside)
-                and os.path.exists(label)
-                and not is_caption
-                and not os.path.samefile(other, label)
-            ):
-                if _lines(other) != _lines(label):
-                    text = f"{other}: differs from {label}, the label file of the same image"
-                    found.setdefault((os.path.dirname(other), os.path.dirname(label)), []).append(text)
+            is_other = other != label and other.startswith(inside) and os.path.exists(label)
+            if is_other and is_label_of(other, image) and _lines(other) != _lines(label):
+                text = f"{other}: differs from {label}, the label file of the same image"
+                found.setdefault((os.path.dirname(other), os.path.dirname(label)), []).append(text)
     fix = "remove the wrong one"
     return [f"{texts[0]}: {fix}; images with such a pair in these folders: {len(texts)}" for texts in found.values()]
 
