@@ -218,8 +218,11 @@ def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLi
     end = Path(os.path.abspath(top))
     found: dict[str, ClassList] = {}
     for folder in sorted(read.union(map(os.path.dirname, labels))):
+        path = Path(os.path.abspath(folder))
+        inside = [place for place in (path, *path.parents) if end in (place, *place.parents)]
+        places = [*(inside or (path, path.parent)), end, *end.parents[:ABOVE]]
         try:
-            nearest = _first([*_places(folder, top), *map(str, (end, *end.parents[:ABOVE]))])
+            nearest = next(filter(None, map(list_in, map(str, places))), None)
         except DataError:
             if folder in read:
                 raise
@@ -232,20 +235,6 @@ def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLi
     with suppress(DataError):  # the list of the data set gives the order, if it can be read
         lists = [*filter(None, [list_in(str(top))]), *lists]
     return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found)
-
-
-def _first(places: Iterable[str]) -> ClassList | None:
-    """Returns the list in the first of these folders that has one."""
-    return next(filter(None, map(list_in, places)), None)
-
-
-def _places(folder: str, top: Path) -> list[str]:
-    """Returns a folder and those above it, up to `top`; for a folder elsewhere, up to the one that holds both, if it is near."""
-    path, end = Path(os.path.abspath(folder)), Path(os.path.abspath(top))
-    above = [place for place in (end, *end.parents[:ABOVE]) if place in (path, *path.parents)]
-    if not above:
-        return [str(path), str(path.parent)]
-    return [str(place) for place in (path, *path.parents) if above[0] in (place, *place.parents)]
 
 
 def list_in(folder: str, kinds: Sequence[str] = NAMES) -> ClassList | None:

@@ -49,8 +49,8 @@ def existing(path: str) -> str | None:
         return path
     place, name = os.path.split(path)
     above = existing(place or ".") if name and place != path else None
-    there = meant([name], entries(above)).get(name) if above else None
-    return there and os.path.join(above if place else "", there)
+    there = above and meant([name], entries(above)).get(name)
+    return os.path.join(above if place else "", there) if above and there else None
 
 
 def entries(folder: str) -> tuple[str, ...]:

@@ -89,17 +89,13 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
     found = [(parsed[xml].path, parsed[xml].image) for xml in xmls]
     root, images = image_paths.images_of_labels(folder, ".xml", found)
     source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
-    asked = [*xmls, *(name for name in listed.missing), *(f"{name}.xml" for name in listed.missing)]
+    asked = [*xmls, *listed.missing, *(f"{name}.xml" for name in listed.missing)]
     index = image_paths.Stems(images, asked, (file.image for file in parsed.values()))
     rows = []
     for xml in xmls:
         nearest = index.all_nearest(xml, parsed[xml].image)
         source.problems += image_paths.doubts(path / xml, root, nearest)
         rows.append((next(iter(nearest), None), parsed[xml]))
-    if rows and not any(image for image, _ in rows):
-        example = f"{parsed[xmls[0]].image or stem_of(xmls[0])} for {path / xmls[0]}"
-        problem = f"no image for any of {len(rows)} XML files, for example {example}"
-        source.problems.append(f"{path}: {problem}: image_root=FOLDER names the folder of the images")
     pairs = [(image or file.image or f"{stem_of(file.path)}.jpg", file) for image, file in rows]
     add_files(source, pairs + _backgrounds(source, path, listed, index if xmls else None))
     return source

@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
@@ -34,7 +35,9 @@ from utils.text import amount, look_of, number_of
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 MIN_POSES = 3  # lines with more than a box; fewer may be polygons that look like a box with key points
 ROUNDING = 1e-3  # of fractions
-NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
+NO_NAMES = (
+    "no class names: write classes.txt next to it, a name per line in the order of the numbers; or give classes=FILE"
+)
 
 
 def matches(file: File) -> bool:
@@ -43,9 +46,9 @@ def matches(file: File) -> bool:
     Without an image of its name, it must begin with a label that can be read."""
     if "labels" in file.place.lower().split("/")[:-1]:
         return file.name.lower() not in CLASS_FILES
-    if is_named_otherwise(file.name):
+    if is_named_otherwise(file.name) or not is_label(file.path, least=5):
         return False
-    return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)
+    return bool(file.has_image) or _is_box(file.head)
 
 
 def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
@@ -66,9 +69,6 @@ def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     every = [label_file(os.path.join(folder.image_folder, image)) for image in there]
     if folder.image_root or not any(map(os.path.exists, every)):
         every = [os.path.join(path, label) for label in _own_labels(path, there, texts)]
-        if folder.image_root and not any(map(os.path.exists, every)):
-            what = f"no label file, such as {next(iter(labels), 'none')}, has the name of an image, such as {there[0]}"
-            raise DataError(f"{path}: {what}, in image_root={folder.image_root}: name the folder of its images")
     chosen = set(select_split(path, there, folder.split))
     own = [label for label, image in zip(every, there, strict=True) if image in chosen]
     images = [os.path.join(folder.image_folder, image) for image in there if image in chosen]
@@ -198,36 +198,32 @@ def is_label(path: str | Path, least: int = 0) -> bool:
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 
-def _begins_with_label(file: File) -> bool:
+def _is_box(text: bytes) -> bool:
     """Returns whether the first line of a text is one that `read_images` reads without a problem."""
-    try:
-        label, *values = map(float, file.head.removeprefix(BOM).partition(b"\n")[0].split())
-        _corners(values)
-    except ValueError:
-        return False
-    return label.is_integer()
+    with suppress(ValueError):
+        label, *values = map(float, text.removeprefix(BOM).partition(b"\n")[0].split())
+        return label.is_integer() and bool(_corners(values))
+    return False
 
 
 def read_images(
     source: str,
     images: list[str],
     lists: ClassLists | None,
-    notes: Sequence[str] = (),
-    labels: list[str] | None = None,
+    notes: Sequence[str],
+    labels: list[str],
     orphans: Iterable[str] | None = None,
 ) -> Source:
-    """Reads the label files of `images` (None: from `label_file`). Without `lists` the classes have no names.
+    """Reads `labels`, the label files of `images`. Without `lists` the classes have no names.
 
     An image without a label file is a background; at least one image must have one. Both are counted in a note. `orphans`:
     label files that belong to no image (None: near the images). Raises DataError."""
-    labels = [label_file(image) for image in images] if labels is None else labels
     known = [os.path.exists(path) for path in labels]
     if not any(known):
         raise DataError(f"{source}: {_no_labels(source, images)}")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
-    found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += notes
+    found = Source(source, names=names, needs_classes=NO_NAMES, notes=list(notes))
     if not all(known):
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
@@ -284,7 +280,7 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
     what = f"no label file for any of {amount(len(there), 'image')}"
     if not labels:
         example = f"{there[0]} has none in {_label_places(there[0])[0]}"
-        return f"{what}, and none of their names below {top} ({example}): label the images, or name the folder of the labels"
+        return f"{what}, and none of their names below {top} ({example}): name both folders, as in LABELS image_root=IMAGES"
     place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
     root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
     command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
