@@ -49,7 +49,7 @@ def existing(path: str) -> str | None:
         return path
     place, name = os.path.split(path)
     above = existing(place or ".") if name and place != path else None
-    there = above and meant([name], entries(above)).get(name)
+    there = above and meant([name], _by_folded(above, changed(above)).get(folded(name), ())).get(name)
     return os.path.join(above if place else "", there) if above and there else None
 
 
@@ -69,6 +69,11 @@ def changed(folder: str) -> int:
 @lru_cache(maxsize=1000)
 def _entries(folder: str, time: int) -> tuple[str, ...]:
     return tuple(sorted(os.listdir(folder or "."))) if time and os.access(folder or ".", os.R_OK) else ()
+
+
+@lru_cache(maxsize=100)
+def _by_folded(folder: str, time: int) -> dict[str, list[str]]:
+    return _by_form(folded, _entries(folder, time))
 
 
 class ImageFinder:
