@@ -121,6 +121,8 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
     if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
+    if classes is not None:
+        classes = tuple(map(str.strip, classes))  # as in classes.txt; else those of a checkpoint stay as they are
     if names is None:
         return classes, classes, []
     names, notes = tuple(map(clean_name, names)), []
