@@ -1,5 +1,6 @@
 """Checks annotations against their images: readable images, sizes, and boxes that reach outside or are there twice."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,10 @@ def check_images(annotations: Annotations, options: ReadOptions | None = None) -
     if turned := int((found.orientations > 1).sum()):
         text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
         report.append(f"{source}: {text}: {turned}")
+    if found.several:
+        example = annotations.path(found.several[0])
+        text = "files with several images (frames, pages), of which the first is read"
+        report.append(f"{source}: {text}: {len(found.several)}, for example {example}")
     annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
     if found.problems or options.bad_images != "error":
         annotations, notes = _without_unreadable(annotations, found, options.bad_images)
@@ -103,7 +108,7 @@ def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) 
             fixes.append("bad_images=skip leaves them out")
         if count := len(found.repairable - repaired):
             fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off")
-        if source.lower().endswith(".json"):
+        if not all(os.path.exists(annotations.path(i)) for i in bad):
             fixes.append("image_root=FOLDER names the folder of the images")
         title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
         raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import brief
+from utils.text import as_spelled, brief
 
 
 def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
@@ -36,7 +36,7 @@ def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | 
     """
     if only is None:
         return threshold
-    only = [only] if isinstance(only, str) else only
+    only = as_spelled([only] if isinstance(only, str) else only, classes)
     for name in only:
         if name not in classes:
             near = difflib.get_close_matches(name, classes, n=1) or [brief(", ".join(classes))]
@@ -52,9 +52,8 @@ def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
     if isinstance(threshold, Tensor):
         rows = sorted(zip(threshold.tolist(), loaded.classes, strict=True))
         (low, lowest), (high, highest) = rows[0], rows[-1]
-        return (
-            f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
-        )
+        span = f"{low:g} ({lowest}) to {high:g} ({highest})"
+        return f"confidence {span}: the best F1 of each class on the validation data"
     if loaded.path.suffix == ".onnx":
         why = "the default of the exported file"
     elif loaded.measured:
