@@ -433,6 +433,10 @@ def checked(cfg: Config) -> Config:
         cfg = replace(cfg, weights=weights_file(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
+    if 0 < max(cfg.hsv) <= 1:  # as in other programs; here it would be no change of colors
+        pixels = [180 * cfg.hsv[0], 255 * cfg.hsv[1], 255 * cfg.hsv[2]]
+        fix = f"write hsv={show(pixels)} for these fractions, or hsv=0,0,0 for unchanged colors"
+        raise ConfigError(f"hsv={show(cfg.hsv)}: hue is of 180, saturation and value are of 255: {fix}")
     low, high = cfg.min_learning_rate, cfg.learning_rate
     if low is not None and high is not None and low > high and cfg.schedule != "constant":
         rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"

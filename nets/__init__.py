@@ -1,8 +1,11 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import partial
+from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -119,12 +122,32 @@ def build_pretrained(
                 log(load_matching(model, state, fresh).require(backbone=0.8).text())
             shared = pretrained.shared_classes(file.classes or (), classes)
             pretraining = Pretraining(len(shared) / len(classes), file.official)
-            if new := [other for label, other in enumerate(classes) if label not in shared]:
-                log(f"new classes, freshly initialized: {', '.join(first_of(new, 5))}")
+            log_class_changes(file, classes, shared, log)
         return pretraining, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     pretraining, shapes = ranks.on_main(load)
     return model or build(name, len(classes), shapes), pretraining
+
+
+def log_class_changes(
+    file: Weights, classes: Sequence[str], shared: Mapping[int, int], log: Callable[[str], None]
+) -> None:
+    """Logs which classes of a run are not in the weights, and which ones of a checkpoint of this program the run does not have.
+
+    `shared`: index in `classes` -> index in the classes of the weights.
+    """
+    new = [name for label, name in enumerate(classes) if label not in shared]
+    if new:
+        log(f"new classes, freshly initialized: {', '.join(first_of(new, 5))}")
+    dropped = [name for label, name in enumerate(file.classes or ()) if label not in shared.values()]
+    if file.official or not dropped:
+        return
+    hint = ""
+    if new:
+        pairs = product(new[:20], dropped[:20])
+        name, old = max(pairs, key=lambda pair: SequenceMatcher(None, *map(str.casefold, pair)).ratio())
+        hint = f"; if {name} is {old} under a new name, {quote(f'merge={name}:{old}')} keeps what it learned"
+    log(f"classes of the weights that the data do not have, dropped: {', '.join(first_of(dropped, 5))}{hint}")
 
 
 def trained_model(

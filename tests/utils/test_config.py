@@ -81,6 +81,7 @@ def after(word, caught):
         ("image_size=[640, 480]", (640, 480)),
         ("image_size=640", (640, 640)),
         ("scale=.1,2", (0.1, 2.0)),
+        ("scale=1", (1.0, 1.0)),
         ("steps=1,2,3", (1, 2, 3)),
         ("steps=()", ()),
         ("parts=[a, b c]", ("a", "b c")),
@@ -153,27 +154,62 @@ def test_dashes_and_spaces_get_a_message_with_the_number_of_the_user(words, fix)
     assert mentions(after(first, caught), fix)
 
 
-@pytest.mark.parametrize(
-    ("word", "fix"),
-    [
-        ("input_shape=640,640", "image_size=640,640"),
-        ("fp16=False", "amp=none"),
-        ("Init_lr=.01", "learning_rate=.01"),
-        ("lrf=0.01", "min_learning_rate=VALUE"),  # a factor there
-        ("pretrained=true", "weights=coco"),
-        ("close_mosaic=10", "no_aug_epochs=10"),
-        ("batch=-1", "batch_size=0"),
-        ("data=coco.yaml", "train=coco.yaml"),
-        ("Freeze_Train=False", "freeze_epochs=0"),
-        ("momentum=.9", "0.9"),
-        ("conf=.3", "confidence=.3 is for evaluate.py, predict.py"),
-        ("warmup=3", "warmup_epochs=3"),
-    ],
-)
-def test_names_of_other_programs_get_the_constant_of_train(word, fix):
+# Constants of other trainers, each with a value as their users write it -> what the message names: here, in train.py
+ELSEWHERE = {
+    "input_shape=640,640": "image_size=640,640",
+    "imgsz=640": "image_size=640",
+    "fp16=False": "amp=none",
+    "Init_lr=.01": "learning_rate=.01",
+    "lrf=0.01": "min_learning_rate=VALUE",  # a factor there
+    "pretrained=true": "weights=coco",
+    "close_mosaic=10": "no_aug_epochs=10",
+    "batch=-1": "batch_size=0",
+    "batch=.7": "batch_size=0",  # a fraction of the GPU's memory there
+    "save_period=-1": "save_every=0",
+    "cos_lr=False": "schedule=cosine",  # linear there
+    "optimizer_type=SGD": "optimizer=sgd",
+    "data=coco.yaml": "train=coco.yaml",
+    "Freeze_Train=False": "freeze_epochs=0",
+    "momentum=.9": "0.9",
+    "conf=.3": "confidence=.3 is for evaluate.py, predict.py",
+    "warmup=3": "warmup_epochs=3",
+    "devices=8": "torchrun",
+    "num_classes=3": "classes=FILE",
+    "max_epoch=300": "epochs=300",
+    "basic_lr_per_img=.0001": "learning_rate=VALUE",
+    "mosaic_scale=0.1,2": "scale=0.1,2",
+    "count=True": "predict.py",
+    "dir_origin_path=img/": "source=img/",
+    "map_mode=0": "evaluate.py",
+    "letterbox_image=False": "aspect ratio",
+    "MINOVERLAP=0.5": "AP50",
+    "max_boxes=100": "max_detections=100",
+    "max_detections=100": "predict.py",
+    # the name exists here, and the value has another meaning or name
+    "scale=.5": "scale=0.5,1.5",
+    "scale=.9": "scale=0.9,0.9",
+    "scale=2": "scale=2,2",
+    "hsv=.015,.7,.4": "hsv=2.7,178.5,102",
+    "optimizer=SGD": "optimizer=sgd",
+    "optimizer=auto": "optimizer=adamw",
+    "amp=True": "amp=fp16",
+    "schedule=cos": "schedule=cosine",
+    "multi_scale=True": "multi_scale=0.5",
+    "batch_size=-1": "0: the power of two",
+    "patience=-1": "0: never",
+}
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_constant_of_another_program_gets_a_line_that_train_takes(word):
+    """The advice is followed: a proposed line for this script is accepted."""
     with refused(ConfigError, word.partition("=")[0]) as caught:
-        override(train.Config(), [word])
-    assert mentions(after(word, caught), fix)
+        train.checked(override(train.Config(), [word]))
+    message = str(caught.value).partition(": ")[2]
+    assert mentions(message, ELSEWHERE[word])
+    for line in re.findall(r"\b(?:write|mean) (\w+=[^\s;?]+)", message):
+        if "VALUE" not in line and "FILE" not in line:
+            train.checked(override(train.Config(), [line]))
 
 
 def test_only_a_slip_of_a_name_gets_a_guess():
@@ -188,12 +224,13 @@ def test_only_a_slip_of_a_name_gets_a_guess():
 
 def test_every_constant_in_the_tables_of_other_programs_exists():
     of_tools = vars(convert.Config()) | vars(suspects.Config())
-    for names in (migration.FREEZE_UNFREEZE, migration.ULTRALYTICS, migration.OTHER_SCRIPTS):
-        for there, here in names.items():
-            assert here.lines or here.note, there
-            for line in here.lines:
-                name = migration.constant_in(line)
-                assert migration.scripts_with(name) or name in of_tools or line == "size={}", there
+    words = [name.lower() for names in migration.NAMES for name in names.split()]
+    assert len(words) == len(set(words))
+    for there, here in migration.NAMES.items():
+        assert here.lines or here.note, there
+        for line in here.lines:
+            name = migration.constant_in(line)
+            assert migration.scripts_with(name) or name in of_tools, there
 
 
 def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkeypatch):
@@ -273,10 +310,10 @@ def test_control_characters_in_a_windows_path_are_refused_with_the_fix():
 
 def test_values_typed_into_the_file_get_their_declared_types():
     cfg = check(
-        Config(train=Path("a/b.txt"), learning_rate=1, image_size=[64, np.int64(96)], scale=2, epochs=np.int32(3))
+        Config(train=Path("a/b.txt"), learning_rate=1, image_size=[64, np.int64(96)], scale=[1, 2], epochs=np.int32(3))
     )
     assert cfg == replace(
-        Config(), train=str(Path("a/b.txt")), learning_rate=1.0, image_size=(64, 96), scale=(2.0, 2.0), epochs=3
+        Config(), train=str(Path("a/b.txt")), learning_rate=1.0, image_size=(64, 96), scale=(1.0, 2.0), epochs=3
     )
     types = [type(v) for v in (cfg.train, cfg.learning_rate, *cfg.image_size, cfg.scale[0], cfg.epochs)]
     assert types == [str, float, int, int, float, int]
