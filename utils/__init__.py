@@ -2,7 +2,7 @@
 
 import sys
 
-if sys.version_info < (3, 11):  # Python 3.8 can read this file and the scripts, but not what they import
+if sys.version_info < (3, 11):  # noqa: UP036  Python 3.8 can read this file and the scripts, but not what they import
     raise SystemExit(
         "Thaw needs Python 3.11 or newer, and this is {}.{}: make the environment with a newer one, as in "
         "python3.12 -m venv .venv".format(*sys.version_info)
