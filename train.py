@@ -350,7 +350,11 @@ def with_flip(cfg: Config, trained_classes: Sequence[str]) -> Config:
 def augmentation(cfg: Config) -> Augment:
     """Returns the settings of the augmentation."""
     assert cfg.flip is not None  # `with_flip` has chosen it
-    return Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
+    translate = 0.1
+    if cfg.rotation == 0 and cfg.scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
+        translate = 0.0
+    shape = (cfg.rotation, cfg.scale, translate, 0.4 * cfg.rotation)  # the last one is the shear
+    return Augment(cfg.mosaic, cfg.mixup, cfg.flip, *shape, cfg.hsv, cfg.flip_vertical)
 
 
 def boxes_per_sample(cfg: Config, data: Annotations) -> int:

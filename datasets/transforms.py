@@ -36,23 +36,6 @@ class Augment:
     hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colors
     flip_vertical: float = 0.0  # the same top to bottom
 
-    @classmethod
-    def of(
-        cls,
-        mosaic: float,
-        mixup: float,
-        flip: float,
-        flip_vertical: float,
-        rotation: float,
-        scale: Range,
-        hsv: tuple[float, float, float],
-    ):
-        """Builds the settings from the constants of train.py, with the shift and the shear that go with them."""
-        translate = 0.1
-        if rotation == 0 and scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
-            translate = 0.0
-        return cls(mosaic, mixup, flip, rotation, scale, translate, 0.4 * rotation, hsv, flip_vertical)
-
     @property
     def max_images_per_sample(self) -> int:
         """The largest number of images that a training sample is made of."""

@@ -6,6 +6,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import sys
 import tempfile
 import types
@@ -170,13 +171,13 @@ def require(
         for number in value if isinstance(value, tuple) else [value]:
             if number is None or isinstance(number, str):
                 continue
-            limits = {"least": minimum.get(name, -math.inf), "most": maximum.get(name, math.inf)}
-            if limits["least"] <= number <= limits["most"]:
+            if number < minimum.get(name, -math.inf):
+                bound = f"at least {show(minimum[name])}"
+            elif number > maximum.get(name, math.inf):
+                bound = f"at most {show(maximum[name])}"
+            else:
                 continue
-            bound = "least" if number < limits["least"] else "most"
-            about = comments(type(cfg)).get(name)
-            hint = f" ({about})" if about else ""
-            raise ConfigError(f"{name}={show(value)}: it must be at {bound} {show(limits[bound])}{hint}")
+            raise ConfigError(f"{name}={show(value)}: it must be {bound} ({comments(type(cfg))[name]})")
     for name, words in choices.items():
         value, known = getattr(cfg, name), [show(word) for word in words]
         if value not in words:
@@ -324,12 +325,9 @@ def _expected(name: str, kind: Any, example: Any) -> str:
 
 def _meanings(name: str, kind: Any, text: str) -> str:
     """Returns what a number may mean where two are needed, for messages: 1 ± .5 in other programs, or .5 for all images."""
-    try:
-        number = float(text)
-    except ValueError:
+    if get_args(kind) != (float, float) or not re.fullmatch(r"\d*\.?\d+", text):
         return ""
-    if get_args(kind) != (float, float):
-        return ""
+    number = float(text)
     around = (
         f"{name}={show(1 - number)},{show(1 + number)} for 1 ± {show(number)}, as in Ultralytics; "
         if number < 1
