@@ -28,7 +28,7 @@ from nets.families import (  # noqa: F401  the interface of this package
     official_size,
     sgd_defaults,
 )
-from nets.matching import load_matching
+from nets.loading import load_compatible
 from nets.model import DetectionModel
 from nets.weights import Weights, class_rows, fetch, read
 from utils import checkpoint
@@ -119,7 +119,7 @@ def build_pretrained(
             with fitting(path):
                 model = build(name, len(classes), file.state)
                 state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
-                log(load_matching(model, state, fresh).require(backbone=0.8).text())
+                log(load_compatible(model, state, fresh).require(backbone=0.8).text())
             shared = pretrained.shared_classes(file.classes or (), classes)
             pretraining = Pretraining(len(shared) / len(classes), file.official)
             log_class_changes(file, classes, shared, log)
@@ -198,10 +198,7 @@ def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedMod
     old_classes = len(file.classes or ())
     with fitting(path):
         model = build(name, old_classes, file.state)
-        parts = {"backbone": 1.0, "neck": 1.0, "head": 1.0}
-        if isinstance(model, ExtendedModel):
-            parts["added"] = 1.0
-        load_matching(model, file.state).require(**parts)
+        load_compatible(model, file.state).require(**dict.fromkeys(dict(model.named_children()), 1.0))
     count = num_classes - old_classes
     return extended(model, build_plain(name, count, file.state))
 
@@ -241,7 +238,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     network.clips = False
     with fitting(path):
         state, _ = pretrained.adapt_classes(file.state, names if known else None, wanted, network)
-        load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+        load_compatible(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network, wanted
 
 
@@ -259,4 +256,4 @@ def require_all(name: str, path: Path) -> None:
     """Raises ValueError unless a file has all tensors of the model `name`, with finite values."""
     state = read_weights(path, name).state
     model = build(name, _rows_of(path, name, state), state)
-    load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
+    load_compatible(model, state).require(backbone=1.0, neck=1.0, head=1.0)
