@@ -13,7 +13,7 @@ from datasets import shared_memory
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations, Sample
-from datasets.transforms import placement
+from datasets.transforms import letterbox_matrix
 from utils.ignore_regions import Arrays, IgnoreRegions, moved, spread
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
@@ -168,7 +168,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
-        ignore = moved(sample.ignore, placement(transform, mirrored=False))
+        ignore = moved(sample.ignore, letterbox_matrix(transform, flipped=False))
         return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), ignore)
 
     def _training_sample(self, key: Key, augment: Augment) -> Sample:

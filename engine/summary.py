@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.box_sizes import advice, sides_at
-from datasets.flips import mirrored_classes
+from datasets.flips import flip_sensitive_classes
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
 from datasets.store import Annotations
@@ -209,7 +209,7 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
 
 def flip_note(written: float | None, classes: Sequence[str]) -> str:
     """Returns a line about flip= if a flip turns objects of a class into those of another; `written`: the constant."""
-    mirrored = mirrored_classes(classes)
+    mirrored = flip_sensitive_classes(classes)
     if not mirrored or written == 0:
         return ""
     why = f"a horizontal flip makes another class of {' and '.join(map(repr, mirrored))}"

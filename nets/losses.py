@@ -152,8 +152,8 @@ class YOLOv9Criterion:
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
         if known is not None:  # the class of a matched box is known
-            place, flat = chosen * classes.shape[2] + label, known.flatten(1)
-            known = flat.scatter(1, place, flat.gather(1, place) | positive).view_as(known)
+            column, flat = chosen * classes.shape[2] + label, known.flatten(1)
+            known = flat.scatter(1, column, flat.gather(1, column) | positive).view_as(known)
         sums = {
             "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
             "class": self.class_loss(classes, logits, score, positive, known),
@@ -239,7 +239,7 @@ def _known_classes(ignore: IgnoreRegions[Tensor] | None, centers: Tensor) -> Ten
     moved = centers @ regions[..., :2].transpose(-1, -2) + regions[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
     inside = ((moved >= 0) & (moved < 1)).all(-1)
     classes = ignore.classes.to(centers.dtype)
-    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no place in which it is ignored
+    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no region that ignores it
 
 
 def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:

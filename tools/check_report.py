@@ -9,7 +9,7 @@ import numpy as np
 from datasets.box_sizes import Size
 from datasets.classes import similar_names
 from datasets.errors import DataError
-from datasets.flips import mirrored_classes
+from datasets.flips import flip_sensitive_classes
 from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
 from datasets.similar import copies_text, similar_groups
@@ -43,7 +43,7 @@ def check(
     train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
     train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := mirrored_classes(train.good.classes):
+    if sided := flip_sensitive_classes(train.good.classes):
         names = " and ".join(map(repr, sided))
         text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
         train.report["notes"].append(text)
