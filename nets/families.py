@@ -177,6 +177,6 @@ def check_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are 32, 64, ... 8192."""
     if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/file_checks.py
         nearest = ",".join(str(max(round(min(side, 8192) / 32), 1) * 32) for side in size)
-        must = f"height and width must be multiples of 32 up to 8192, such as {nearest}"
+        must = f"height and width must be multiples of 32 up to 8192, as in image_size={nearest}"
         raise ValueError(f"image_size={brief(f'{size[0]},{size[1]}')}: {must}")
     return size

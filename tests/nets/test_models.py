@@ -42,6 +42,17 @@ def test_image_sizes_are_multiples_of_32(size):
     assert len(str(caught.value)) < 400
 
 
+def test_published_ap_grows_with_the_model_and_with_its_input():
+    for family, row in nets.MODELS.items():
+        sizes = [size for size in row.sizes if size in row.weights]
+        for side in (320, 416, 640):
+            found = [nets.official_file(f"{family}_{size}", "coco", (side, side)) for size in sizes]
+            one_side = [file.ap for file in found if file.image_size == (side, side)]
+            assert one_side == sorted(one_side) and all(0.25 < ap < 0.6 for ap in one_side)
+        for files in row.by_side.values():
+            assert [file.ap for file in files] == sorted(file.ap for file in files)
+
+
 class OneProcess:
     """Ranks of a single process, without starting it."""
 

@@ -212,6 +212,33 @@ def test_a_constant_of_another_program_gets_a_line_that_train_takes(word):
             train.checked(override(train.Config(), [line]))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "scale=1.5,.5",
+        "image_size=410,650",
+        "min_learning_rate=.1 learning_rate=.01",
+        "add_classes=true weights=none",
+        "device=cuda:all amp=bf16",
+        "epochs=ten",
+        "hours=True",
+        "model=YOLOX_S",
+        "merg=a:b",
+        "epoch=3",
+    ],
+)
+def test_every_line_that_a_message_proposes_cures_the_fault(words):
+    given = dict(word.split("=") for word in words.split())
+    with refused(ConfigError if "410" not in words else ValueError, next(iter(given))) as caught:
+        train.checked(override(train.Config(), words.split()))
+    lines = re.findall(r"\b(\w+)=([^\s;:?)]+)", str(caught.value).partition(": ")[2])
+    proposed = [(name, value) for name, value in lines if value != "FILE"]
+    kept = {name: value for name, value in given.items() if name in vars(train.Config())}
+    for name, value in proposed:
+        train.checked(override(train.Config(), [f"{key}={text}" for key, text in {**kept, name: value}.items()]))
+    assert proposed
+
+
 def test_only_a_slip_of_a_name_gets_a_guess():
     names = vars(train.Config())
     slips = {"epoch": "epochs", "epoches": "epochs", "batchsize": "batch_size", "lerning_rate": "learning_rate"}
@@ -261,7 +288,8 @@ def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkey
 
 def test_numbers_outside_of_the_limits_and_unknown_words_are_refused():
     limits = {"epochs": 1, "scale": 0.1}, {"mosaic": 1}, {"amp": ("fp16", "none")}
-    require(Config(mosaic=None), *limits)
+    for good in (None, 0.0, 1.0):
+        require(Config(mosaic=good, epochs=1, scale=(0.1, 0.1)), *limits)
     for wrong, named in (
         ({"epochs": 0}, ("epochs=0", "at least 1")),
         ({"scale": (0.05, 2.0)}, ("scale=0.05,2", "at least 0.1")),
