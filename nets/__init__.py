@@ -145,7 +145,7 @@ def log_class_changes(
     hint = ""
     if new:
         pairs = product(new[:20], dropped[:20])
-        name, old = max(pairs, key=lambda pair: SequenceMatcher(None, *map(str.casefold, pair)).ratio())
+        name, old = max(pairs, key=lambda pair: SequenceMatcher(None, pair[0].casefold(), pair[1].casefold()).ratio())
         hint = f"; if {name} is {old} under a new name, {quote(f'merge={name}:{old}')} keeps what it learned"
     log(f"classes of the weights that the data do not have, dropped: {', '.join(first_of(dropped, 5))}{hint}")
 
