@@ -232,7 +232,8 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
     if not known and len(wanted) != rows:
         raise ValueError(
-            f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are among those of the weights"
+            f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are among those of the weights. "
+            "To detect some classes, write only=NAME"
         )
     network = build(model, len(wanted), file.state)
     network.clips = False

@@ -184,6 +184,8 @@ def require(
             same = migration.value_here(name, show(value))
             near = [same] if same in known else difflib.get_close_matches(show(value).lower(), known, n=1)
             hint = f"did you mean {name}={near[0]}? " if near else ""
+            if is_weights(show(value)):
+                hint = f"a file is weights={value} or checkpoint={value}. "
             raise ConfigError(f"{name}={show(value)}: {hint}Choose one of: {', '.join(known)}")
 
 

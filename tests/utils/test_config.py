@@ -197,6 +197,7 @@ ELSEWHERE = {
     "multi_scale=True": "multi_scale=0.5",
     "batch_size=-1": "0: the power of two",
     "patience=-1": "0: never",
+    "model=best.pt": "weights=best.pt",
 }
 
 
