@@ -1,6 +1,6 @@
 """Draws what `python train.py` prints, as an SVG for the README.
 
-The run is in an empty folder, with one thread. The weights of benchmarks/results/official.md replace a
+The run is in an empty folder, with one thread. The weights, those of benchmarks/results/official.md, take the place of a
 download. The times that it prints are CPU times of its process: what a computer without other programs needs.
 """
 
