@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deploy.onnx_model import OnnxModel
 from nets import picodet
-from nets.model import DetectionModel, Part
+from nets.model import DetectionModel, HeadPredictions
 from utils.images import letterbox
 from utils.text import amount
 
@@ -97,7 +97,7 @@ def agreement(model: DetectionModel, exported: OnnxModel, images: Tensor, tolera
 def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) -> list[list[tuple[Tensor, Tensor]]]:
     """Returns the finite boxes with at least this score: per image and head boxes `[n, 4]` and class scores `[n, C]`."""
     found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in images]
-    for part in model.parts(model(images)):
+    for part in model.per_head(model(images)):
         boxes, scores = with_class_scores(part, (images.shape[2], images.shape[3]))
         chosen = (scores.amax(-1) >= min_score) & boxes.isfinite().all(-1)
         for number, rows in enumerate(chosen):
@@ -105,7 +105,7 @@ def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) ->
     return found
 
 
-def with_class_scores(part: Part, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def with_class_scores(part: HeadPredictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Returns boxes `[B, A, 4]` and scores of all classes `[B, A, C]` of a head.
 
     For a family whose scores this module does not know, the scores are -1 except for the best class.
