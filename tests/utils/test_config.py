@@ -351,7 +351,13 @@ def test_values_typed_into_the_file_get_their_declared_types():
 @pytest.mark.parametrize(
     "wrong",
     [{"epochs": "50"}, {"epochs": True}, {"epochs": 1.5}, {"train": None}, {"train": 3}, {"sync_bn": 1}]
-    + [{"image_size": "640,640"}, {"image_size": (1, 2, 3)}, {"learning_rate": float("inf")}, {"ema": "x"}],
+    + [
+        {"scale": 0.5},
+        {"image_size": "640,640"},
+        {"image_size": (1, 2, 3)},
+        {"learning_rate": float("inf")},
+        {"ema": "x"},
+    ],
 )
 def test_values_of_another_type_in_the_file_are_refused(wrong):
     ((name, value),) = wrong.items()
