@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.text import brief
+
 SCRIPTS = ("train.py", "evaluate.py", "predict.py", "export.py")
 YES_NO = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
 NEAR = 0.75  # least similarity of a misspelled name: epoch and epochs, but not degrees and merge
-LONGEST = 50  # characters of a name that a message repeats
 FIRST_WORD = 4  # characters from which the first word of a name stands for the whole: warmup for warmup_epochs
 
 
@@ -165,7 +166,7 @@ def unknown_constant(name: str, given: str, names: Collection[str]) -> str:
     """Returns what to write instead of `name=given` in a script that has the constants `names`, and not this one."""
     word = name.lower().replace("-", "_")
     found = [here for names, here in NAMES.items() if word in names.lower().split()]
-    missing = f"there is no constant {name if len(name) <= LONGEST else name[:LONGEST] + ' ...'!r}"
+    missing = f"there is no constant {brief(name)!r}"
     for here in found:
         for line in here.written(given):
             if constant_in(line) in names:
