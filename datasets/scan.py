@@ -18,7 +18,7 @@ from PIL import Image
 from datasets.store import Annotations
 from utils import images, jpeg
 from utils.boxes import clip
-from utils.files import make_cache_folder
+from utils.files import DRAWN_MARK, make_cache_folder
 from utils.progress import progress_bar
 from utils.value_range import FULL, NO_LIMITS, limits_of, to_8_bits
 
@@ -37,6 +37,7 @@ class Scan(NamedTuple):
     problems: dict[int, str]  # index -> what is wrong
     repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off
     limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
+    several: list[int]  # indices of files with several images, of which the first is read
 
 
 class Examined(NamedTuple):
@@ -51,21 +52,19 @@ class Examined(NamedTuple):
     problem: str  # "" for none
     low: int  # limits of a 16-bit image
     high: int
+    frames: int  # images in the file
 
 
 def scan(paths: list[str]) -> Scan:
     """Reads every image: size, EXIF orientation, digest, hash, and whether it decodes to its end. Raises no error.
 
     Results for unchanged files (see `file_stamp`) come from a cache."""
-    count = len(paths)
-    sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
-    limits = np.full((count, 2), NO_LIMITS, np.int32)
-    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits)
+    found: list[Examined] = []
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
-        progress_bar(None, "scanning images", total=count, delay=1) as bar,
+        progress_bar(None, "scanning images", total=len(paths), delay=1) as bar,
     ):
-        for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
+        for block in images.batched(map(os.path.abspath, paths), 500):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
             stamp_of = dict(zip(block, stamps, strict=True))
@@ -74,20 +73,18 @@ def scan(paths: list[str]) -> Scan:
             examined |= zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
             # a file without a digest could not be opened, which may change without a new size and time
             _write_cache([(path, stamp_of[path], *examined[path]) for path in fresh if examined[path].digest])
-            for i, path in enumerate(block, 500 * number):
-                image = examined[path]
-                result.sizes[i] = image.height, image.width
-                result.orientations[i] = image.orientation
-                result.digests[i] = image.digest
-                result.limits[i] = image.low, image.high
-                if image.hash:
-                    result.hashes[i] = np.frombuffer(image.hash, np.uint64)
-                if image.problem:
-                    result.problems[i] = image.problem
-                if image.repairable:
-                    result.repairable.add(i)
+            found += [examined[path] for path in block]
             bar.update(len(block))
-    return result
+    return Scan(
+        sizes=np.array([(one.height, one.width) for one in found], np.int32).reshape(-1, 2),
+        orientations=np.array([one.orientation for one in found], np.uint8),
+        digests=np.array([one.digest for one in found], np.int64),
+        hashes=np.frombuffer(b"".join(one.hash or bytes(32) for one in found), np.uint64).reshape(-1, 4),
+        problems={index: one.problem for index, one in enumerate(found) if one.problem},
+        repairable={index for index, one in enumerate(found) if one.repairable},
+        limits=np.array([(one.low, one.high) for one in found], np.int32).reshape(-1, 2),
+        several=[index for index, one in enumerate(found) if one.frames > 1],
+    )
 
 
 def _in_groups(pool: ThreadPoolExecutor, work: Callable, items: Iterable[str], size: int) -> Iterator:
@@ -107,11 +104,14 @@ def file_stamp(path: str) -> str:
 def _examine(path: str) -> Examined:
     """Reads one image."""
     height = width = digest = 0
-    limits = NO_LIMITS
+    limits, frames = NO_LIMITS, 1
     orientation, looks, repairable, problem = 1, b"", 0, ""
     try:
         data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+        if data.endswith(DRAWN_MARK):
+            fix = "give the image without them, such as image_root=FOLDER, or remove it"
+            raise images.ImageError(f"{path}: this program drew boxes into the image: {fix}")
         if jpeg.is_cut_off(data):
             data += jpeg.END
             images.decode_image(data, path)
@@ -130,7 +130,7 @@ def _examine(path: str) -> Examined:
             gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = images.decode_deep(data, path)
+            pixels, frames = images.decode_deep(data, path), images.frame_count(data)
             limits = limits_of(pixels)
             if limits != NO_LIMITS:
                 value_range = limits if limits[0] < limits[1] else FULL
@@ -143,7 +143,7 @@ def _examine(path: str) -> Examined:
         repairable, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         repairable, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits)
+    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits, frames)
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -167,32 +167,26 @@ def _cosines(count: int, length: float) -> np.ndarray:
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple[str, Examined]]:
-    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
+    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache."""
     query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        rows = [row for *row, checksum in cache.execute(query, paths) if checksum == _checksum(tuple(row))]
-        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in rows}
+        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in cache.execute(query, paths)}
     return {}
 
 
 def _write_cache(rows: list[tuple]) -> None:
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        marks = ",".join("?" * (len(rows[0]) + 1)) if rows else ""
-        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", [(*row, _checksum(row)) for row in rows])
-
-
-def _checksum(row: tuple) -> str:
-    """Returns a digest of a row of the cache."""
-    return hashlib.blake2b(repr(row).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        marks = ",".join("?" * (len(Examined._fields) + 2))
+        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", rows)
 
 
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-6.sqlite"
+    file = make_cache_folder() / "images-7.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
         columns = ", ".join(Examined._fields)
-        table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"
+        table = f"images (path TEXT PRIMARY KEY, stamp, {columns})"
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
         yield connection
 

@@ -109,7 +109,7 @@ class Run:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         with files.warn_if_disk_fails():
-            (self.folder / f"{name}.jpg").write_bytes(jpeg)
+            (self.folder / f"{name}.jpg").write_bytes(jpeg + files.DRAWN_MARK)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
 
         def write(writer: Any) -> None:  # not add_image, which would write a large PNG

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -45,7 +46,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit(f"\n{stopped}") from None
+        print(f"\n{stopped}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None
