@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import mentions, refused, told
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -369,6 +369,7 @@ def test_values_of_another_type_in_the_file_are_refused(wrong):
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@settings(deadline=None)  # a busy computer is no failure
 @given(
     st.builds(
         Config,
