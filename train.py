@@ -28,7 +28,8 @@ from engine.course import Course
 from engine.environment import code_digest, source_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
 from engine.evaluation import Initial, validate
-from engine.final_report import evaluate_best
+from engine.final_report import MAX_IMAGES as MAX_REPORT_IMAGES
+from engine.final_report import evaluate_best, is_complete
 from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
@@ -264,7 +265,7 @@ def main(
     about = summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks)
     for text in (*about, memory.text(), course.time_text):
         ranks.log(text)
-    if done and origin.folder:
+    if done and origin.folder and is_finished(origin.folder, state, cfg, data, ranks):
         ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
@@ -280,35 +281,40 @@ def main(
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
 
     # ---- The loop.
-    with stop, closing(run) if run else nullcontext():  # the run draws its curves at the end, also if it was stopped
-        try:
-            state = saver.begin(state, initial.row)
-            while not (done := course.done(state)):
-                phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
-                wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
-                criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
-                progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
-                with progress as (batches, update_bar):
-                    on_log = (update_bar, partial(saver.between_steps, state))
-                    fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
-                course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
-                if course.evaluates_after(phase.epoch):
-                    row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
-                state, meter = saver.finish(state, row), Meter()
-        except Interrupted:
-            saver.within_epoch(state, meter, last=True)
-            where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
-            ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
-        except NonFiniteLoss as error:
-            raise SystemExit(error.text(data.train)) from error
-        except torch.cuda.OutOfMemoryError as error:
-            raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
-    if not done and not stop.received:
-        raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
-    if done:  # the reason; None after a stop
-        ranks.log(f"done: {done}")
-        report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
+    with resume.noting(how_to_continue), closing(run) if run else nullcontext():  # the run is uploaded at the end, too
+        with stop:
+            try:
+                state = saver.begin(state, meter, initial.row)
+                while not (done := course.done(state)):
+                    phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
+                    wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
+                    criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
+                    progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
+                    with progress as (batches, update_bar):
+                        on_log = (update_bar, partial(saver.between_steps, state))
+                        fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
+                    row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
+                    course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
+                    if course.evaluates_after(phase.epoch):
+                        row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
+                    state, meter = saver.finish(state, row), Meter()
+            except Interrupted:
+                saver.within_epoch(state, meter, last=True)
+                where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
+                ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
+            except NonFiniteLoss as error:
+                raise SystemExit(error.text(data.train)) from error
+            except torch.cuda.OutOfMemoryError as error:
+                raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
+        if not done and not stop.received:
+            raise SystemExit(
+                "another process was asked to stop; everything is saved, and torchrun may restart this run"
+            )
+        report: list[str] = []
+        if done:  # the reason; None after a stop
+            ranks.log(f"done: {done}")
+            report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
+    if done:
         ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)
@@ -415,6 +421,12 @@ def open_folder(
     about = f"all {len(config)} constants are in config.json; python train.py --help explains them"
     ranks.log(f"run folder {shown(str(folder))}: {about}\n")
     return folder, run
+
+
+def is_finished(folder: Path, state: State, cfg: Config, data: Data, ranks: Ranks) -> bool:
+    """Returns whether a run that has trained all epochs has written all its files: it may have been stopped in its report."""
+    has_report = cfg.report and len(data.val) <= MAX_REPORT_IMAGES
+    return ranks.on_main(lambda: is_complete(folder, state, has_report))
 
 
 def unused_test_split(cfg: Config, data: Data) -> str | None:
@@ -537,6 +549,5 @@ def from_command_line(argv: list[str]) -> Config:
 
 
 if __name__ == "__main__":
-    again = resume.with_resume(sys.argv[1:])
-    stopped = f"stopped. To continue from what was saved:\n{command_line(__file__, again)}"
+    stopped = f"stopped; this start has saved nothing. To start again:\n{command_line(__file__, sys.argv[1:])}"
     run_script(lambda: main(from_command_line(sys.argv[1:])), stopped, memory_advice="lower batch_size= or image_size=")

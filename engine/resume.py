@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,8 +134,12 @@ def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
     return f"To continue{nodes}:\n{command_line(script, [f'resume={shown(str(folder))}'])}"
 
 
-def with_resume(argv: Sequence[str]) -> list[str]:
-    """Returns the words of a command that starts a run again, or resumes what it has saved."""
-    if any(word.startswith("resume=") for word in argv):
-        return list(argv)
-    return [*argv, "resume=true"]
+@contextmanager
+def noting(how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Adds how to continue to the errors of a stopped or broken run, which `run_script` prints."""
+    try:
+        yield
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if note := how_to_continue():
+            error.add_note(note)
+        raise

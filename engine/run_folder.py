@@ -54,6 +54,7 @@ class Run:
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows)
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self._drawn_rows = 0  # rows of the log in the curves
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
         # The first epoch of this start: events of an earlier start after its last save are hidden.
@@ -89,11 +90,11 @@ class Run:
         with files.warn_if_disk_fails():
             _write_json(self.folder / "config.json", self.config)
 
-    def log(self, row: Mapping[str, Any]) -> None:
+    def log(self, row: Mapping[str, Any], is_last: bool = False) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
         self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})
         self._write_log()
-        if time.monotonic() - self.drawn > CURVES_EVERY:
+        if is_last or time.monotonic() - self.drawn > CURVES_EVERY:
             self.curves()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -108,8 +109,8 @@ class Run:
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
-        with files.warn_if_disk_fails():
-            (self.folder / f"{name}.jpg").write_bytes(jpeg)
+        with files.warn_if_disk_fails(), files.atomic_write(self.folder / f"{name}.jpg") as file:
+            file.write(jpeg)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
 
         def write(writer: Any) -> None:  # not add_image, which would write a large PNG
@@ -127,17 +128,17 @@ class Run:
 
     def curves(self) -> None:
         """Draws curves.png from the log."""
-        from report import plots  # loads matplotlib
-
-        self.drawn = time.monotonic()
+        self.drawn, self._drawn_rows = time.monotonic(), len(self.rows)
         with files.warn_if_disk_fails():
+            from report import plots  # loads matplotlib, which needs a folder that it can write to
+
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
         """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
         failed = sys.exc_info()[0] is not None
         try:
-            if self.rows:
+            if len(self.rows) > self._drawn_rows:
                 self.curves()
         except Exception:
             if not failed:  # otherwise the first error counts; it may have interrupted the import of Matplotlib
@@ -152,12 +153,8 @@ class Run:
             print(f"WARNING: {problem}")
 
     def _write_log(self) -> None:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns_of(self.rows), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
         with files.atomic_write(self.folder / "log.csv") as file:
-            file.write(text.getvalue().encode("utf-8"))
+            file.write(log_text(self.rows))
 
     def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
         """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
@@ -169,6 +166,15 @@ class Run:
             write(writer)
             writer.flush()  # raises the error of the thread that writes
             self._writer = writer
+
+
+def log_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Returns the contents of log.csv."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,9 +16,10 @@ from datasets.sources import val_text
 from datasets.store import Annotations
 from engine.course import Course
 from engine.evaluation import Initial
-from engine.hardware import hardware_warnings
+from engine.hardware import disk_warning, hardware_warnings
 from engine.optimizer import Updater
 from engine.rates import Rates
+from engine.run_store import run_root
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from nets import DetectionModel
@@ -60,6 +61,7 @@ def run_summary(
         *schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights),
         *data_warnings(train, val, cfg.repeat_rare, label),
         *hardware_warnings(cfg.workers, images, cfg.image_size, ranks),
+        *disk_warning(run_root(cfg.output), model),
     ]
     yield from (f"WARNING: {warning}" for warning in warnings)
 

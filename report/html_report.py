@@ -18,6 +18,7 @@ from metrics.matches import MATCH_IOU
 from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
+from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
@@ -88,7 +89,8 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         **_thresholds(threshold, analysis.confidence),
         **_fixed(),
     )
-    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+    with atomic_write(path) as file:  # whole: a resumed run writes a report that is missing
+        file.write(html.encode("utf-8", errors="replace"))
 
 
 def _fixed() -> dict[str, Any]:
@@ -127,6 +129,7 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
     limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
     facts = {
         "checkpoint": settings["checkpoint"],
+        **_checkpoint(settings),
         "data": settings["data"],
         "input": f"{height}x{width} pixels",
         "limits": ", ".join(f"{name}={settings[name]}" for name in limits),
@@ -137,6 +140,15 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
             f"detections of classes without boxes: {brief(', '.join(settings['unlabeled']))}"
         )
     return facts
+
+
+def _checkpoint(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns which epoch of its run a checkpoint is, its mAP there, and when it was saved, as far as it knows them."""
+    known = [f"epoch {settings['epoch']}"] if "epoch" in settings else []
+    if settings.get("AP", -1) >= 0:
+        known.append(f"mAP50-95 {in_points(settings['AP'])} in its run")
+    known += [f"saved on {settings['date']}"] if "date" in settings else []
+    return {"trained": ", ".join(known)} if known else {}
 
 
 def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Checkpoints: plain containers and tensors only, written atomically, read with `weights_only=True`.
 
-{"format": 2, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
+{"format": 2, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "date": "2026-01-31 14:05:00", "metrics": {...},
  "thresholds": {class: confidence of its best F1},
  "value_range": [low, high] of 16-bit images, or None,
  "model": weights for prediction (the moving average),
@@ -80,6 +80,16 @@ def finite_parts(contents: Mapping[str, Any]) -> dict[str, Any]:
     resume = contents.get("resume") or {}
     states = {f"resume.{name}": resume.get(name) for name in ("model", "updater")}
     return {"model": contents.get("model"), **states}
+
+
+def about(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns epoch, mAP50-95 in its run, and date of a checkpoint, as far as it knows them: reports name them."""
+    known = {
+        "epoch": contents.get("epoch"),
+        "AP": (contents.get("metrics") or {}).get("AP"),
+        "date": contents.get("date"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def plain(value: Any, where: str = "contents") -> Any:

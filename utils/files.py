@@ -83,6 +83,9 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+    except OSError as error:  # that of a full disk names no file, others the temporary one
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -102,7 +105,10 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
 
 def cache_folder() -> Path:
     """The folder for downloaded weights and decoded images: $THAW_CACHE, or ~/.cache/thaw."""
-    return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):  # a user without a home folder, as in some containers
+        home = "/nonexistent"
+    return Path(os.environ.get("THAW_CACHE") or Path(home, ".cache", "thaw"))
 
 
 def make_cache_folder(inside: str = "") -> Path:

@@ -36,23 +36,23 @@ def command_line(script: str, words: Sequence[str]) -> str:
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
     """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
 
-    `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
-    those that failed by themselves print their error, so that the cause stays visible.
+    `stopped` is printed after Ctrl-C, unless a note of the error says how to continue; `memory_advice` names the constants that
+    save memory. Of several processes only those that failed by themselves print their error, so that the cause stays visible.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
     try:
         main()
-    except KeyboardInterrupt:
-        raise SystemExit(f"\n{stopped}") from None
+    except KeyboardInterrupt as error:
+        raise SystemExit(f"\n{notes_of(error) or stopped}") from None
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        message = user_message(error, memory_advice, stopped)
+        message = user_message(error, memory_advice, notes_of(error) or stopped)
         time.sleep(seconds_before_report(error))
         _report_to_torchrun(error, message)
         if message is None:
@@ -77,6 +77,11 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}"
     return None
+
+
+def notes_of(error: BaseException) -> str:
+    """Returns what was added to an error on its way."""
+    return "\n".join(getattr(error, "__notes__", ()))
 
 
 def seconds_before_report(error: BaseException) -> float:

@@ -1,6 +1,7 @@
 """engine/final_report.py: what a run evaluates and writes after its last epoch."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 from refused import told
-from small import assert_same_run, config, log_of, train_quietly
+from small import assert_same_run, config, log_of, only_run, train_quietly
 
+import train
 from engine import final_report
+from engine.evaluation import validate
 from engine.final_report import MAX_ROWS, class_table, old_and_new
+from utils import checkpoint
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
@@ -30,6 +34,94 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
     without, *_ = train_quietly(config(demo_images, tmp_path / "without", epochs=2))
     assert not (without / "evaluation").exists()
     assert_same_run(folder, without)
+
+
+def rising(*args) -> dict:
+    """An evaluation after which each epoch is the best one."""
+    return validate(*args) | {"AP": args[5] / 10}
+
+
+RISING = train.Parts(validate=rising)
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def killed_after(monkeypatch, number: int, run) -> bool:
+    """Runs, and stops it after this file that it replaces or deletes, counted from 1. Returns whether it came so far."""
+    count, originals = [0], {name: getattr(os, name) for name in ("replace", "unlink")}
+
+    def counted(name, *paths):
+        originals[name](*paths)
+        if not str(paths[0]).endswith(".tmp") or name == "replace":
+            count[0] += 1
+            if count[0] == number:
+                raise Killed
+
+    with monkeypatch.context() as patch:
+        for name in originals:
+            patch.setattr(os, name, lambda *paths, name=name: counted(name, *paths))
+        try:
+            run()
+        except Killed:
+            return True
+    return False
+
+
+def assert_one_run(folder: Path, expected: Path) -> None:
+    """Asserts that all files of a run belong together, and are those of a run that was not stopped."""
+    assert_same_run(folder, expected)
+    best = checkpoint.load(folder / "best.pt")
+    metrics, theirs = (json.loads((run / "evaluation" / "metrics.json").read_text()) for run in (folder, expected))
+    assert [metrics[name] for name in ("AP", "AP50", "AR100")] == [theirs[name] for name in ("AP", "AP50", "AR100")]
+    assert [metrics["settings"][name] for name in ("epoch", "AP", "date")] == [
+        *(best["epoch"], best["metrics"]["AP"], best["date"])
+    ]
+    page = (folder / "evaluation" / "report.html").read_text()
+    assert f"epoch {best['epoch']}," in page and best["date"] in page
+    names = [{path.name for path in run.rglob("*") if "tfevents" not in path.name} for run in (folder, expected)]
+    assert names[0] == names[1]
+
+
+@pytest.fixture(scope="module")
+def finished(demo_images, tmp_path_factory) -> dict[int, Path]:
+    """{epochs: run folder} of a run of two epochs, and of the same run after another epoch, its best."""
+    output = tmp_path_factory.mktemp("finished")
+    first, *_ = train_quietly(config(demo_images, output / "2", epochs=2, report=True), parts=RISING)
+    shutil.copytree(first.parent, output / "3")
+    second, *_ = train_quietly(config(demo_images, output / "3", epochs=3, report=True, resume=True), parts=RISING)
+    assert [checkpoint.load(run / "best.pt")["epoch"] for run in (first, second)] == [2, 3]
+    return {2: first, 3: second}
+
+
+@pytest.mark.parametrize("begins", [pytest.param(1, marks=pytest.mark.slow), 17, 21])
+def test_the_files_of_a_run_belong_together_whichever_of_them_was_the_last(
+    demo_images, tmp_path, monkeypatch, finished, begins
+):
+    """A run of two epochs is extended by one, which is the best, and killed between any two of its files; then it is resumed."""
+    number, came_so_far = begins, True
+    while came_so_far:
+        output = tmp_path / str(number)
+        shutil.copytree(finished[2].parent, output)
+        more = config(demo_images, output, epochs=3, report=True, resume=True)
+        came_so_far = killed_after(monkeypatch, number, lambda more=more: train_quietly(more, parts=RISING))
+        folder, _, text = train_quietly(more, parts=RISING)
+        assert ("nothing to do" in text) == (not came_so_far)
+        assert_one_run(folder, finished[3])
+        number += 1 if begins == 1 else 40
+    assert begins > 1 or number > 20
+
+
+@pytest.mark.parametrize("spoil", ["log.csv", "best.pt", "evaluation/metrics.json", "evaluation/report.html"])
+def test_a_finished_run_writes_what_it_lacks(demo_images, tmp_path, finished, spoil):
+    shutil.copytree(finished[3].parent, tmp_path / "runs")
+    more = config(demo_images, tmp_path / "runs", epochs=3, report=True, resume=True)
+    (only_run(tmp_path / "runs") / spoil).unlink()
+    for expected in ("done: ", "nothing to do"):
+        folder, _, text = train_quietly(more, parts=RISING)
+        assert expected in text
+        assert_one_run(folder, finished[3])
 
 
 @pytest.mark.parametrize("boxes", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -190,11 +190,14 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
 def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, monkeypatch):
     """log.csv cannot be written in the last epoch; best.pt and last.pt are written all the same."""
     log = Run.log
-    monkeypatch.setattr(Run, "log", lambda self, row: no_space() if row["epoch"] == 2 else log(self, row))
+    monkeypatch.setattr(Run, "log", lambda self, row, last: no_space() if row["epoch"] == 2 else log(self, row, last))
     parts = train.Parts(validate=lambda *args: {"AP": args[5] / 10, "AP50": 0.2, "val_loss": 1.0})
     with pytest.raises(OSError, match="No space"):
         train.main(config(demo_images, tmp_path, epochs=2), parts=parts)
     assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
+    monkeypatch.undo()
+    train_quietly(config(demo_images, tmp_path, epochs=2, resume=True), parts=parts)
+    assert [row["epoch"] for row in log_of(only_run(tmp_path))] == ["1", "2"]
 
 
 def failing_save(monkeypatch, names, until):
@@ -361,11 +364,22 @@ def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(m
     assert written == [["best.pt"], ["best.pt", "epoch_0002.pt"], [], ["epoch_0004.pt"], ["best.pt"]]
 
 
-@pytest.mark.parametrize("limit", [0.0, 60.0])
-def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(limit):
-    saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit, begin_epochs=lambda: None))
-    saver = SimpleNamespace(course=course, within_epoch=lambda state, meter: saves.append(state))
-    assert Saver.begin(saver, State(), {}) == State() and saves == [State()] * (limit > 0)
+def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(demo_images, tmp_path, at_call):
+    """Also when it is resumed within an epoch: it saves how far the epoch was."""
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected"))
+    cfg = config(demo_images, tmp_path / "killed", hours=100.0, resume=True)
+    at_call(4 + 8 + 8, die)  # the probe, of two phases; the first step
+    with pytest.raises(Died):
+        train.main(cfg)
+    assert checkpoint.load(only_run(tmp_path / "killed") / "last.pt")["config"]["epochs"] == 4
+    at_call(7, partial(signal.raise_signal, signal.SIGTERM))
+    train_quietly(cfg)
+    at_call(1, die)
+    with pytest.raises(Died):
+        train.main(cfg)
+    assert checkpoint.load(only_run(tmp_path / "killed") / "last.pt")["resume"]["meter"]["batches"] > 0
+    train_quietly(cfg)
+    assert_same_run(only_run(tmp_path / "killed"), expected)
 
 
 def test_state_is_a_function_of_the_log():
