@@ -128,11 +128,12 @@ class Run:
 
     def curves(self) -> None:
         """Draws curves.png from the log."""
-        self.drawn, self._drawn_rows = time.monotonic(), len(self.rows)
+        self.drawn = time.monotonic()
         with files.warn_if_disk_fails():
             from report import plots  # loads matplotlib, which needs a folder that it can write to
 
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
+            self._drawn_rows = len(self.rows)
 
     def close(self) -> None:
         """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""

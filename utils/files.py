@@ -114,5 +114,9 @@ def cache_folder() -> Path:
 def make_cache_folder(inside: str = "") -> Path:
     """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
     for folder in (cache_folder(), cache_folder() / inside):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            fix = "name a folder for the cache in the environment variable THAW_CACHE"
+            raise OSError(error.errno, f"{error.strerror}: {fix}", str(folder)) from error
     return folder

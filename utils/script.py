@@ -67,6 +67,8 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         return str(error.code)
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"CUDA out of memory: {memory_advice}"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return f"{error}: name one in the environment variable TMPDIR"
     if isinstance(error, ValueError | OSError):
         return error_text(error)
     why = str(error).strip().partition("\n")[0]

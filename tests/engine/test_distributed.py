@@ -449,6 +449,14 @@ def test_a_rank_of_an_engine_has_the_gpu_of_its_place_on_its_host(monkeypatch):
     assert ranks.device == torch.device("cuda:1")
 
 
+@pytest.mark.parametrize("adopted", [True, False])
+def test_the_process_group_of_an_engine_outlives_a_training(monkeypatch, adopted):
+    left = []
+    monkeypatch.setattr(dist, "destroy_process_group", left.append)
+    Ranks(world_size=2, node_group="node", adopted=adopted).stop()
+    assert left == ["node" if adopted else None]  # None: all groups
+
+
 @pytest.mark.parametrize(
     ("device", "running", "needed"),
     [

@@ -19,6 +19,7 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 import nets
 import train
 from engine import resume, saving
+from engine.epoch import Meter
 from engine.origin import Origin
 from engine.run_folder import Run
 from engine.saving import Saver
@@ -27,6 +28,7 @@ from utils import checkpoint
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 from utils.processes import Ranks
+from utils.script import run_script
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {
@@ -268,6 +270,31 @@ def test_the_command_to_continue_is_for_one_rank_and_a_saved_run(tmp_path):
     (tmp_path / "last.pt").touch()
     assert resume.to_continue("train.py", tmp_path, Ranks()).endswith(f"resume={tmp_path}")
     assert resume.to_continue("train.py", tmp_path, Ranks(rank=1, world_size=2, node_ranks=(0, 1))) == ""
+
+
+@pytest.mark.parametrize("when", ["before the first save", "in an epoch", "in the report"])
+def test_a_stopped_program_says_how_to_continue_what_was_saved(demo_images, tmp_path, monkeypatch, at_call, when):
+    """Following it ends with the files of an undisturbed run; where nothing was saved, it does not say that it continues."""
+    output = tmp_path / "runs"
+    cfg = config(demo_images, output, epochs=2, report=when == "in the report")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        if when == "in an epoch":
+            at_call(5, lambda: patch.setattr(Meter, "add", stop))
+        else:
+            place = "train.warn_if_boxes_are_lost" if when == "before the first save" else "train.evaluate_best"
+            patch.setattr(place, stop)
+        run_script(lambda: train_quietly(cfg), stopped="nothing was saved", memory_advice="")
+    text = str(ended.value)
+    if when == "before the first save":
+        assert "nothing was saved" in text and "resume" not in text and not list(tmp_path.rglob("*.pt"))
+    else:
+        assert text.splitlines()[-1] == f"resume={only_run(output)}"
+        folder, *_ = train_quietly(train.from_command_line([text.splitlines()[-1], "report=true"]))
+        assert checkpoint.load(folder / "last.pt")["epoch"] == 2 and (folder / "evaluation" / "report.html").exists()
 
 
 def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
