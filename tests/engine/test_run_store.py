@@ -174,7 +174,7 @@ def test_a_fetch_that_is_killed_leaves_no_last_pt_without_its_best_pt(folder, mo
         if done:
             assert steps(folder) == [2, 2] and (folder / "zebra.txt").exists()
             assert (folder / "evaluation" / "report.html").exists()
-    assert number == 6
+    assert number >= 6
 
 
 def test_a_start_on_another_computer_ends_the_uploads_of_the_one_before(folder):
