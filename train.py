@@ -34,7 +34,7 @@ from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
-from engine.parallel import compile_forward, require_statistics
+from engine.parallel import compile_forward
 from engine.rates import Rates, given_or
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
@@ -333,11 +333,9 @@ def with_workers(cfg: Config, ranks: Ranks) -> Config:
 
 
 def set_threads_and_seed(cfg: Config, ranks: Ranks) -> None:
-    """Sets the threads of PyTorch and the seed. Raises ConfigError if a step has too few images for the batch norms."""
+    """Sets the threads of PyTorch and the seed."""
     threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
-    coarsest = nets.coarsest_stride(cfg.model)
-    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.input_size, ranks, cfg.sync_bn, coarsest))
 
 
 def read_and_check_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
@@ -483,14 +481,6 @@ def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
     if isinstance(resumed, str) and os.path.isdir(resumed):
         folder = Path(resumed)
     require_common(folder, ranks)
-
-
-def sizes_of_phases(cfg: Config) -> dict[str, int]:
-    """Returns {name of the constant: images per step} of the phases of a run. epochs=0 and batch_size=0: chosen by the run."""
-    sizes = {"freeze_batch_size": cfg.freeze_batch_size} if cfg.freeze_epochs else {}
-    if not 0 < cfg.epochs <= cfg.freeze_epochs:
-        sizes["batch_size"] = cfg.batch_size
-    return sizes
 
 
 def loader_workers(cfg: Config, ranks: Ranks) -> int:

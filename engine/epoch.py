@@ -37,7 +37,7 @@ class NonFiniteLoss(RuntimeError):
         paths = [annotations.path(i) for i in self.ids]
         return (
             f"{self}; training stops, last.pt and best.pt stay as they were. The {len(paths)} images of these steps, the last "
-            f"first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
+            f"first: {', '.join(paths[:64])}. Start a new run with a lower learning_rate, or amp=bf16"
         )
 
 

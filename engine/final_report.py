@@ -14,8 +14,8 @@ from metrics.coco import BACKEND
 from nets import DetectionModel
 from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
 from utils import checkpoint, outputs
-from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
+from utils.remote import is_address
 from utils.remote_cache import shown
 from utils.text import aligned, amount, in_points, metric
 
@@ -36,8 +36,11 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     if not ranks.on_main(path.exists):
         return [f"report      none: {path} is missing"]
     if len(data) > MAX_IMAGES:
-        why = amount(len(data), "validation image")
-        return [f"report      python evaluate.py checkpoint={quote(str(path))}   # not done here: {why}"]
+        val = ranks.on_main(lambda: checkpoint.read(path, on_disk=True)["config"]["val"])
+        words = f"checkpoint={quote(str(path))}"
+        if is_address(val):  # which evaluate.py does not take from a checkpoint
+            words += f" data={quote(val)}"
+        return [f"report      python evaluate.py {words}   # not done here: {amount(len(data), 'validation image')}"]
     about = {}
     if ranks.is_main:
         contents = checkpoint.load(path)
@@ -55,7 +58,7 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
-    with warn_if_disk_fails():
+    try:
         there = folder / "evaluation"
         outputs.open_evaluation(there)
         write_results(there, data, detections, results)
@@ -65,6 +68,8 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
         if unlabeled:
             lines.append(f"unlabeled   {unlabeled_note(unlabeled)}")
         lines.append(f"report      {there / 'report.html'}")
+    except OSError as error:
+        lines.append(f"report      none: {error}; make room, and resume the run, which writes it")
     return lines
 
 

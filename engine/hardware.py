@@ -10,14 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from utils.processes import Ranks
 from utils.threads import shared_memory
-
-
-def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
-    """Yields warnings about unused GPUs and too little shared memory."""
-    yield from gpu_advice(sys.argv, ranks.all_gpus)
-    yield from shared_memory_warning(workers, batch_size, image_size)
 
 
 def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:

@@ -171,26 +171,11 @@ class Run:
 
 def log_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Returns the contents of log.csv."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    text, columns = io.StringIO(newline=""), dict.fromkeys(name for row in ({"epoch": 0}, *rows) for name in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode("utf-8")
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the columns of log.csv, in the same order whether or not the first row has an evaluation.
-
-    A column that a row adds stands after the column before it in that row.
-    """
-    columns = ["epoch"]
-    for row in rows:
-        place = 0
-        for name in row:
-            if name not in columns:
-                columns.insert(place, name)
-            place = columns.index(name) + 1
-    return columns
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:

@@ -102,7 +102,7 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
     folder = copy.parent
     with _lock(folder):
         _check_names(address, list(found), folder)
-        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not _is_hidden(name)}
+        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items()}
         here = {os.path.join(top, name) for top, _, names in os.walk(folder) for name in names}
         current = {path for path in here if remote.is_current(path, wanted.get(path))}
         for path in here - current:
@@ -161,11 +161,6 @@ def _lock(folder: Path) -> FileLock:
     """Returns the lock that a program holds while it changes a copy."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return FileLock(f"{folder}.lock")
-
-
-def _is_hidden(name: str) -> bool:
-    """Returns whether a file belongs to no data set, such as .DS_Store or a file in __MACOSX."""
-    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def _name_of(name: str, address: str) -> str:

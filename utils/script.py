@@ -1,14 +1,12 @@
 """Runs the entry scripts: errors that a user can fix end in one message."""
 
 import io
-import json
 import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -54,7 +52,6 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
             raise
         message = user_message(error, memory_advice, notes_of(error) or stopped)
         time.sleep(seconds_before_report(error))
-        _report_to_torchrun(error, message)
         if message is None:
             raise
         rank = os.environ.get("RANK", "0")
@@ -101,17 +98,3 @@ def lost_connection(error: BaseException) -> bool:
     return dist.is_available() and (
         isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     )
-
-
-def _report_to_torchrun(error: BaseException, message: str | None) -> None:
-    """Writes the error to the file from which torchrun prints the root cause: the message, or without one the traceback."""
-    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
-        return
-    with suppress(OSError):  # the terminal shows the error as well
-        if message is None:
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-            get_error_handler().record_exception(error)
-        else:
-            report = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": report}), encoding="utf-8")

@@ -1,22 +1,27 @@
 """engine/final_report.py: what a run evaluates and writes after its last epoch."""
 
+import errno
 import json
 import os
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
+from buckets import upload
 from refused import told
 from small import assert_same_run, config, log_of, only_run, train_quietly
 
+import evaluate
 import train
 from engine import final_report
 from engine.evaluation import validate
 from engine.final_report import MAX_ROWS, class_table, old_and_new
 from utils import checkpoint
+from utils.config import override
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
@@ -142,6 +147,32 @@ def test_a_large_validation_set_is_left_to_evaluate_py(demo_images, tmp_path, mo
     folder, _, text = train_quietly(config(demo_images, tmp_path, report=True, epochs=1, freeze_epochs=0))
     assert f"python evaluate.py checkpoint={folder / 'best.pt'} " in text.splitlines()[-1]
     assert not (folder / "evaluation").exists()
+
+
+def test_the_command_for_a_large_validation_set_at_an_address_names_it(demo_images, tmp_path, monkeypatch):
+    """evaluate.py requests no address that a checkpoint names."""
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(final_report, "MAX_IMAGES", 1)
+    address = upload(demo_images, "faulty://bucket/set")
+    cfg = config(demo_images, tmp_path / "runs", report=True, epochs=1, freeze_epochs=0, val=f"{address}/val.txt")
+    *_, text = train_quietly(cfg)
+    words = shlex.split(text.splitlines()[-1], comments=True)[3:]
+    options = {"device": "cpu", "report": False, "worst": 0}
+    metrics = evaluate.main(override(replace(evaluate.Config(), **options), words, {}))
+    assert metrics["AP"] >= 0
+
+
+def test_a_report_that_cannot_be_written_is_written_by_a_resume(demo_images, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "report.html")
+
+    cfg = config(demo_images, tmp_path, report=True, epochs=1, freeze_epochs=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("report.analysis.write", full)
+        *_, text = train_quietly(cfg)
+    told(text.splitlines()[-1], "report.html", "resume")
+    folder, _, text = train_quietly(replace(cfg, resume=True))
+    assert text.splitlines()[-1].endswith("report.html") and (folder / "evaluation" / "report.html").exists()
 
 
 def row_of(mean_ap: float, boxes: int = 1) -> dict:

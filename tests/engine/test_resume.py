@@ -353,8 +353,10 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
     monkeypatch.setattr(resume.time, "sleep", lambda _: None)
     folder = tmp_path / "demo-2026-01-31-1"
     save_run(folder, 3, 7)
-    ours, behind = (str(resume.Progress(folder, 3, batches)) for batches in (7, 2))
-    none, other = str(resume.Progress(None)), str(resume.Progress(tmp_path / "demo-2026-01-31-2", 3, 7))
+    ours, behind, other = (
+        f"demo-2026-01-31-{run} after epoch 3 and {n} batches" for run, n in ((1, 7), (1, 2), (2, 7))
+    )
+    none = "none"
     for others, refuses in (
         *(((ours,), False), ((behind, ours), False), ((behind, none, ours), False)),
         *(((one,) * len(resume.PAUSES), True) for one in (none, behind, other)),

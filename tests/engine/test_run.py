@@ -2,7 +2,6 @@
 
 import csv
 import errno
-import itertools
 import json
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from refused import refused
 
 from engine import run_folder as run_module
 from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start, source_digest
-from engine.run_folder import Run, columns_of, tensorboard_scalars
+from engine.run_folder import Run, tensorboard_scalars
 from engine.runs import check_name, create, runs
 from report.plots import draw_curves
 
@@ -121,16 +120,6 @@ def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     text = (tmp_path / "log.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["epoch,AP,total,l1", f"0,0.1,{1 / 3!r},", "1,,0.25,7"]
     assert rows_of(tmp_path)[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
-
-
-def test_the_columns_of_the_log_have_one_order_whichever_row_comes_first():
-    """An evaluation before the first epoch, epochs without one, and the L1 loss of the last epochs."""
-    training, evaluation = {"loss": 1.0, "loss_class": 0.5, "seconds": 2.0}, {"AP": 0.1, "val_loss": 3.0}
-    last = {"loss": 1.0, "loss_class": 0.5, "loss_l1": 0.2, "seconds": 2.0}
-    orders = itertools.permutations((training, last, training | evaluation, last | evaluation))
-    for first, order in itertools.product(([], [evaluation]), orders):
-        columns = columns_of([{"epoch": epoch, **kind} for epoch, kind in enumerate([*first, *order])])
-        assert columns == ["epoch", "loss", "loss_class", "loss_l1", "seconds", "AP", "val_loss"]
 
 
 def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
