@@ -231,8 +231,10 @@ def main(
     # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
     # `cfg` has the user's constants; a none or 0 that means "chosen by the run" is replaced as soon as the value is known.
     origin = Origin(user_config, ranks)
-    cfg = with_workers(origin.resolved_config(user_config), ranks)
-    set_threads_and_seed(cfg, ranks)
+    cfg = origin.resolved_config(user_config)
+    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
+    threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
+    torch.manual_seed(cfg.seed)
 
     # ---- The data and the model.
     data = read_and_check_data(cfg, origin, extra_augment, parts, ranks)
@@ -277,7 +279,7 @@ def main(
     folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
-    stop = StopSignal(advice=how_to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
+    stop = StopSignal(advice=how_to_continue)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
 
     # ---- The loop.
@@ -325,17 +327,6 @@ class Data(NamedTuple):
 
     train: Annotations
     val: Annotations
-
-
-def with_workers(cfg: Config, ranks: Ranks) -> Config:
-    """Returns the constants with the number of processes that load images."""
-    return replace(cfg, workers=loader_workers(cfg, ranks))
-
-
-def set_threads_and_seed(cfg: Config, ranks: Ranks) -> None:
-    """Sets the threads of PyTorch and the seed."""
-    threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
-    torch.manual_seed(cfg.seed)
 
 
 def read_and_check_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:

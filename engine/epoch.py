@@ -88,11 +88,6 @@ class Meter:
         """Returns the mean of each loss over batches and processes up to the last reduction; NaN if no batch was finite."""
         return {name: total / count if count else float("nan") for name, (total, count) in self.sums.items()}
 
-    @property
-    def batch_seconds(self) -> float:
-        """The mean seconds of a batch up to the last reduction; 0 before the first one."""
-        return self.seconds / max(self.batches, 1)
-
     def state_dict(self) -> dict:
         """Returns Python numbers, which are the same in all processes."""
         return {"batches": self.batches, "seconds": self.seconds, "sums": self.sums}
@@ -158,10 +153,7 @@ def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[s
 
 
 def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: float = 0.0, gpu_bytes: int = 0) -> str:
-    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights.
-
-    P and R are the means over the classes of precision and recall at the best F1 of each class.
-    """
+    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights."""
     parts = [f"epoch {row['epoch']:3}/{epochs}"]
     if row["epoch"]:
         parts.append(f"loss {row['loss']:.3f}")

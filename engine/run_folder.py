@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,25 +100,21 @@ class Run:
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
 
-        def write(writer: Any) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
+
+        with files.warn_if_disk_fails():  # after an error of the disk, the next call begins a new file
+            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
+            self._hides_from = None
             for tag, value in values.items():
                 writer.add_scalar(tag, value, step)
+            writer.flush()  # raises the error of the thread that writes
+            self._writer = writer
 
-        self._to_tensorboard(write)
-
-    def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
+    def image(self, name: str, image: np.ndarray) -> None:
+        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         with files.warn_if_disk_fails(), files.atomic_write(self.folder / f"{name}.jpg") as file:
             file.write(jpeg)
-        encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
-
-        def write(writer: Any) -> None:  # not add_image, which would write a large PNG
-            from tensorboard.compat.proto.summary_pb2 import Summary  # loads TensorBoard
-
-            writer.file_writer.add_summary(Summary(value=[{"tag": name, "image": encoded}]), step)
-
-        self._to_tensorboard(write)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -156,17 +152,6 @@ class Run:
     def _write_log(self) -> None:
         with files.atomic_write(self.folder / "log.csv") as file:
             file.write(log_text(self.rows))
-
-    def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
-        """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
-        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
-
-        with files.warn_if_disk_fails():
-            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
-            self._hides_from = None
-            write(writer)
-            writer.flush()  # raises the error of the thread that writes
-            self._writer = writer
 
 
 def log_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
