@@ -9,7 +9,6 @@ import re
 import shutil
 import tarfile
 import zipfile
-import zlib
 from pathlib import Path
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -22,17 +21,6 @@ from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
 
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
-# RuntimeError: a password; KeyError: a hard link to a file that is not in the archive; OSError: a full disk, a file and a folder
-DAMAGED = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    KeyError,
-    OSError,
-)
 _addresses: dict[str, str] = {}  # folder or file in the cache -> the address or the archive that it is a copy of
 
 
@@ -150,7 +138,7 @@ def _extract(archive: str, folder: Path, shown: str) -> None:
                 opened.extractall(folder)  # without "..", and without links
             else:
                 opened.extractall(folder, filter="data")  # refuses names and links that lead outside
-    except DAMAGED as error:
+    except Exception as error:  # of a password, a damaged file, a full disk: each has its own kind
         fix = "make room, or get another copy, without a password"
         raise FetchError(f"{shown}: cannot be unpacked to {folder.parent} ({error}): {fix}") from error
     if not any(folder.iterdir()):
