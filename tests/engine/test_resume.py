@@ -184,7 +184,7 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
 
     at_call(5, fill)  # the first step of epoch 2
     folder, _, text = train_quietly(config(demo_images, tmp_path), draw=True)
-    assert "No space left on device" in text and "training continues" in text
+    assert f"No space left on device: '{folder / 'log.csv'}'" in text and "training continues" in text
     assert_same_run(folder, expected)
     assert (folder / "curves.png").stat().st_size > 0
 
