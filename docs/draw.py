@@ -26,6 +26,7 @@ from docs import (
     draw_terminal,
     draw_timeline,
 )
+from docs.jpeg import write_dark
 from report.plots import draw_curves
 from utils.config import override
 
@@ -40,6 +41,7 @@ NO_AUG = {"no augmentation": 17}  # a line in the curves of the training bccd, a
 CELLS, RACCOON, YARD = "BloodImage_00226.jpg", "raccoon-186.jpg", "raccoon-127.jpg"  # in the test splits
 SAME_YARD = "raccoon-114.jpg"  # not trained on: it shows the same place
 FRAMES = range(56, 460, 8)  # of the video: two people, one after the other
+DARKENED = ("models.png", "results.png")
 Drawers = dict[str, Callable[[Path], None]]  # file in docs/images -> function that writes it
 
 
@@ -121,6 +123,8 @@ def main(cfg: Config) -> None:
         )
     for name in cfg.only or drawers:
         drawers[name](IMAGES / name)
+        if name in DARKENED:
+            write_dark(IMAGES / name)
         print(f"{name}: {(IMAGES / name).stat().st_size / 1e3:.0f} kB")
 
 

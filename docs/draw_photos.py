@@ -12,7 +12,7 @@ from PIL import Image
 
 from deploy.detector import Detector
 from deploy.result import Result
-from docs.jpeg import side_by_side, write_jpeg
+from docs.jpeg import DARK, side_by_side, write_jpeg
 from utils.boxes import xywh_to_xyxy
 from utils.draw import Color, color_of, draw_labeled, put_text
 from utils.images import read_image
@@ -37,8 +37,8 @@ def draw_large(result: Result, colors: list[Color]) -> np.ndarray:
 
 
 def titled(image: np.ndarray, title: str) -> np.ndarray:
-    band = np.full((TITLE + 16, image.shape[1], 3), 255, np.uint8)
-    put_text(band, title, 0, TITLE + 2, TITLE, (60, 56, 51))
+    band = np.full((TITLE + 20, image.shape[1], 3), DARK, np.uint8)
+    put_text(band, title, 14, TITLE + 4, TITLE, (224, 215, 209))
     return np.concatenate([band, image])
 
 

@@ -64,17 +64,23 @@ def draw_panel(axes: Axes, title: str, ours: list[Bar], theirs: list[Bar], name:
 
 def chart() -> Figure:
     """Returns the chart: fine-tuning, training from scratch, speed."""
-    figure = Figure((9.2, 3.0), layout="constrained")
+    figure = Figure((8.2, 3.3), layout="constrained")
     figure.get_layout_engine().set(wspace=0.06)
     tuned, scratch, speed = figure.subplots(1, 3, width_ratios=(3.6, 1.6, 1.6))
-    title = "YOLOX-nano fine-tuned on 160 to 400 images, mAP"
-    draw_panel(tuned, title, fine_tuned("new"), fine_tuned("libreyolo_yolox_nano"), "LibreYOLO 1.6")
+    title = "mAP of YOLOX-nano, fine-tuned on\n160 to 400 images for 15 or 20 epochs"
+    draw_panel(
+        tuned,
+        title,
+        fine_tuned("new"),
+        fine_tuned("libreyolo_yolox_nano"),
+        "LibreYOLO 1.6, with its\ndefaults for 300 epochs",
+    )
     ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
     label = "YOLOX-nano     yolo11n\nblood cells"
-    draw_panel(scratch, "From scratch, mAP", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    draw_panel(scratch, "mAP from scratch,\n60 to 75 epochs", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
     ours, theirs = ([images_per_second(name)] for name in ("this one", "ultralytics"))
-    label = "YOLOv9-s\none H100"
-    draw_panel(speed, "Training, images/s", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    label = "one H100"
+    draw_panel(speed, "Training YOLOv9-s,\nimages/s", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
     return figure
 
 

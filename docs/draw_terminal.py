@@ -12,7 +12,8 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COLUMNS, ROWS, FONT = 126, 30, 13  # of the drawing; pixels of a character
+COLUMNS, FONT = 113, 13  # characters of a line at most; pixels of a character
+FIRST, LAST = 4, 3  # epochs that are drawn
 WIDE, HIGH, MARGIN = 0.602 * FONT, 18, 16  # pixels of a character and of a line, and around the text
 PAPER, FRAME, INK, PROMPT = "#0d1117", "#30363d", "#d1d7e0", "#3fb950"
 MONOSPACE = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -36,11 +37,18 @@ def printed(weights: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+def shown(lines: list[str]) -> list[str]:
+    """Returns the lines to draw: the first and the last epochs, with single spaces, and what follows them."""
+    places = [place for place, line in enumerate(lines) if line.startswith("epoch")]
+    epochs = [lines[place].replace("  ", " ") for place in places]
+    return [*epochs[:FIRST], "...", *epochs[-LAST:], *lines[places[-1] + 1 :]]
+
+
 def drawing(lines: list[str]) -> str:
-    """Returns the SVG: the command, and the last lines."""
-    width, height = COLUMNS * WIDE + 2 * MARGIN, (ROWS + 1) * HIGH + 2 * MARGIN
-    texts = [f'<tspan fill="{PROMPT}">$</tspan> python train.py']
-    texts += [escape(line[:COLUMNS], quote=False).replace(" ", "\N{NO-BREAK SPACE}") for line in lines[-ROWS:]]
+    """Returns the SVG: the command, and some lines."""
+    width, height = COLUMNS * WIDE + 2 * MARGIN, (len(lines) + 1) * HIGH + 2 * MARGIN
+    texts = [f'<tspan fill="{PROMPT}">$</tspan> uv run train.py']
+    texts += [escape(line[:COLUMNS], quote=False).replace(" ", "\N{NO-BREAK SPACE}") for line in lines]
     rows = [f'<text x="{MARGIN}" y="{MARGIN + (n + 0.75) * HIGH:.1f}">{text}</text>' for n, text in enumerate(texts)]
     size = f'viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" height="{height}"'
     font = f'font-family="{MONOSPACE}" font-size="{FONT}" fill="{INK}"'
@@ -50,4 +58,4 @@ def drawing(lines: list[str]) -> str:
 
 def main(weights: str, output: Path) -> None:
     """Runs the demo and writes the drawing."""
-    output.write_text(drawing(printed(Path(weights))), encoding="utf-8")
+    output.write_text(drawing(shown(printed(Path(weights)))), encoding="utf-8")

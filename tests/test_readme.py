@@ -78,7 +78,8 @@ def test_notice_names_every_author_of_weights_and_the_source_of_every_image():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_images_exist(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text_of(page))):
+    text = without_code(text_of(page))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text):
         if "://" not in target:
             path, _, anchor = target.partition("#")
             file = page.parent / path if path else page
