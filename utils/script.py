@@ -66,6 +66,8 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         return f"CUDA out of memory: {memory_advice}"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error}: name one in the environment variable TMPDIR"
+    if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):  # of a batch norm
+        return f"{error}: the images of a step are too small, use a larger image_size= or batch_size="
     if isinstance(error, ValueError | OSError):
         return error_text(error)
     why = str(error).strip().partition("\n")[0]
