@@ -17,7 +17,7 @@ import torch
 
 from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.errors import DataError
+from datasets.errors import DataError, logged
 from datasets.formats import read
 from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
@@ -28,9 +28,9 @@ from deploy import load
 from deploy.tiled_model import tiled
 from engine import runs
 from engine.evaluation import evaluate
-from metrics.coco import BACKEND, COCO_METRICS
+from metrics.coco import COCO_METRICS, EVALUATOR
 from nets.postprocess import MAX_CANDIDATES
-from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
+from report.analysis import limit_notes, unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
 from utils.remote_cache import shown
@@ -62,14 +62,13 @@ class Config(Constants):
     bad_images: str | None = None  # images that cannot be read: "error", "skip" or "repair" (JPEGs that are cut off)
     # error analysis
     report: bool = True  # report.html: metrics with intervals, curves, confusions and mistakes, to open in a browser
-    show_confidence: float = 0.3  # the error analysis leaves out detections with lower scores
-    worst: int = 16  # number of images drawn, those with the most errors
+    show_confidence: float = 0.3  # its confusions and mistakes leave out detections with lower scores
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
     workers: int | None = None  # processes that read images, per process; none: by device and cores
 
 
-MIN: dict[str, float] = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+MIN: dict[str, float] = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "workers"), 0)
 MIN |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MAX: dict[str, float] = {
     "max_detections": MAX_CANDIDATES,
@@ -98,12 +97,18 @@ def main(cfg: Config) -> dict:
         outputs.require_evaluation(cfg.output, source)
     if not cfg.data:
         require_split(cfg.split, loaded.config)
-    data, notes = open_data(source, cfg.split, loaded.classes, data_options(cfg, loaded.config))
+    try:
+        data, notes = open_data(source, cfg.split, loaded.classes, data_options(cfg, loaded.config))
+    except (DataError, OSError) as error:
+        if cfg.data or not source:
+            raise
+        text = "the validation data of this checkpoint are not on this computer, or not as they were: write data=FOLDER"
+        raise DataError(f"{shown(str(loaded.path))}: {text}\n{error}") from error
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": shown(str(loaded.path)), "source": data.source, "images": len(data)}
     ranks.log(constants_text(cfg, written, derived | {"input size": loaded.image_size}))
-    for note in notes + outside:
-        ranks.log(f"note: {note}")
+    for note in notes + outside + limit_notes(data, cfg.max_detections):
+        ranks.log(logged(note))
     metrics = measure(cfg, loaded, data, ranks)
     if ranks.is_main:
         folder = runs.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)
@@ -141,15 +146,12 @@ def save_and_print(
     if unlabeled:
         settings["unlabeled"] = unlabeled
         print(unlabeled_note(unlabeled))
-    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    results = metrics | {"evaluator": EVALUATOR, "settings": settings}
     write_results(folder, data, detections, results)
-    worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
-    if worst:
-        at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
-        print("\n  ".join([f"images with the most errors {at}:", *worst]))
     ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
-    print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
+    print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {EVALUATOR}")
     if cfg.report:
+        write_report(folder, data, detections, results, cfg.show_confidence)
         print(f"report: {folder / 'report.html'}")
 
 

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from datasets.errors import first_ten, note_dropped, raise_any
+from datasets.errors import MUCH, first_ten, graded, note_dropped, raise_any
 from datasets.formats.options import ReadOptions
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.store import Annotations
 from utils.boxes import area
 from utils.text import amount
 from utils.value_range import choose
+
+ROUNDED = 1  # pixel; boxes that reach further out of their image are not rounded, but wrong or cut off
+QUESTION = "are these corners in columns for x, y, width, height, or of images that were resized after labeling?"
 
 
 def check_images(annotations: Annotations, options: ReadOptions | None = None) -> tuple[Annotations, list[str]]:
@@ -29,7 +32,7 @@ def check_images(annotations: Annotations, options: ReadOptions | None = None) -
         (old_height, old_width), (height, width) = old[first], new[first]
         text = "images whose size differs from the one in the annotations, so that boxes may be off"
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
-        report.append(f"{source}: {text}: {len(differ)}; {example}")
+        report.append(graded(f"{source}: {text}: {len(differ)}; {example}", len(differ), len(annotations)))
     if turned := int((found.orientations > 1).sum()):
         text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
         report.append(f"{source}: {text}: {turned}")
@@ -55,24 +58,33 @@ def repeated_boxes(annotations: Annotations) -> list[str]:
     if not len(again):
         return []
     text = f"boxes that repeat another one of the same image and class: {len(again)}"
-    return [f"{annotations.source}: {text}, for example {annotations.where_box(int(order[again[0] + 1]))}"]
+    note = f"{annotations.source}: {text}, for example {annotations.where_box(int(order[again[0] + 1]))}"
+    return [graded(note, len(again), len(order))]
 
 
 def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
+    """Returns the annotations without the boxes that lie outside their image, and notes about boxes outside or partly outside."""
     clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
-    outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
+    beyond = np.abs(clipped - annotations.boxes).max(1, initial=0)  # pixels
+    if annotations.is_ignored is not None:
+        beyond[annotations.is_ignored] = 0  # ignore regions may be larger than their image
     gone = area(clipped.astype(np.float32)) <= 0
+    source, total, far = annotations.source, len(gone), int((beyond > ROUNDED).sum())
+    question = ""
+    if far > 1 and far >= MUCH * total:
+        question = f"; {far} of {total} boxes reach out of their images: {QUESTION}"
     problems = []
     for row in np.flatnonzero(gone).tolist():
         box = ",".join(f"{value:g}" for value in annotations.boxes[row])
         height, width = annotations.sizes[owner[row]]
         problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
-    notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
+    notes = note_dropped(f"{source}: boxes without area inside their images{question}", problems, total, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)
-    count = int((outside & ~gone).sum())
+    count = int(((beyond > 0.01) & ~gone).sum())  # less is rounding of fractions
     if count:
-        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {count}")
+        note = f"{source}: boxes that reach outside their images and are clipped: {count}"
+        notes.append(graded(note + question, far, total))
     return annotations, notes
 
 
@@ -99,6 +111,7 @@ def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) 
     if repaired:
         notes.append(f"{source}: JPEGs that are cut off, used: {len(repaired)}\n{first_ten(repaired_lines)}")
     if bad:
-        notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
+        note = f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}"
+        notes.append(graded(note, len(bad), len(annotations)))
         annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))
     return annotations, notes

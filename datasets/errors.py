@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Iterable
 from typing import BinaryIO
 
 from utils.remote_cache import shown
@@ -12,6 +13,8 @@ from utils.text import first_of, printable
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
 
 MAX_KINDS = 10  # of problems in one message
+MUCH = 0.1  # of the images or boxes: a problem of so many is damage of the whole data set
+WARNING = "WARNING: "
 _VALUES = re.compile(r"'[^']*'|\([^)]*\)|-?\d[\d.,e+-]*\S*|[^\s]*[/\\]\S*")
 
 
@@ -46,11 +49,32 @@ def raise_any(title: str, problems: list[str]) -> None:
         raise DataError(f"{title}\n{first_ten(problems)}")
 
 
-def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
-    """Returns a note about the boxes that are left out, if any. Raises DataError if `bad_boxes` is "error"."""
+def together(errors: Iterable[DataError]) -> DataError:
+    """Returns one error of several, in which a problem that they share, such as that of a label file of two splits, is once."""
+    lines: list[str] = []
+    for text in dict.fromkeys(map(str, errors)):
+        lines += [line for line in text.split("\n") if not line.startswith("  ") or line not in lines]
+    return DataError("\n".join(lines))
+
+
+def graded(note: str, count: int, total: int) -> str:
+    """Returns a note about `count` of `total` images or boxes, as a warning if they are a large part of the data set."""
+    return WARNING + note if count > 1 and count >= MUCH * total else note
+
+
+def logged(note: str) -> str:
+    """Returns a note about the data as a program prints it."""
+    return note if note.startswith(WARNING) else f"note: {note}"
+
+
+def note_dropped(title: str, problems: list[str], total: int, bad_boxes: str) -> list[str]:
+    """Returns a note about the boxes of `total` that are left out, if any. Raises DataError if `bad_boxes` is "error"."""
     if bad_boxes == "error":
         raise_any(f"{title}: {len(problems)}; bad_boxes=drop leaves them out", problems)
-    return [f"{title}, left out: {len(problems)}\n{first_ten(problems)}"] if problems else []
+    if not problems:
+        return []
+    note = f"{title}, left out: {len(problems)} of {total}\n{first_ten(problems)}"
+    return [graded(note, len(problems), total)]
 
 
 def check_path(path: str) -> str:

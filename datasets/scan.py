@@ -57,15 +57,12 @@ def scan(paths: list[str]) -> Scan:
     """Reads every image: size, EXIF orientation, digest, hash, and whether it decodes to its end. Raises no error.
 
     Results for unchanged files (see `file_stamp`) come from a cache."""
-    count = len(paths)
-    sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
-    limits = np.full((count, 2), NO_LIMITS, np.int32)
-    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits)
+    found: list[Examined] = []
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
-        progress_bar(None, "scanning images", total=count, delay=1) as bar,
+        progress_bar(None, "scanning images", total=len(paths), delay=1) as bar,
     ):
-        for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
+        for block in images.batched(map(os.path.abspath, paths), 500):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
             stamp_of = dict(zip(block, stamps, strict=True))
@@ -74,20 +71,17 @@ def scan(paths: list[str]) -> Scan:
             examined |= zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
             # a file without a digest could not be opened, which may change without a new size and time
             _write_cache([(path, stamp_of[path], *examined[path]) for path in fresh if examined[path].digest])
-            for i, path in enumerate(block, 500 * number):
-                image = examined[path]
-                result.sizes[i] = image.height, image.width
-                result.orientations[i] = image.orientation
-                result.digests[i] = image.digest
-                result.limits[i] = image.low, image.high
-                if image.hash:
-                    result.hashes[i] = np.frombuffer(image.hash, np.uint64)
-                if image.problem:
-                    result.problems[i] = image.problem
-                if image.repairable:
-                    result.repairable.add(i)
+            found += [examined[path] for path in block]
             bar.update(len(block))
-    return result
+    return Scan(
+        sizes=np.array([(one.height, one.width) for one in found], np.int32).reshape(-1, 2),
+        orientations=np.array([one.orientation for one in found], np.uint8),
+        digests=np.array([one.digest for one in found], np.int64),
+        hashes=np.frombuffer(b"".join(one.hash or bytes(32) for one in found), np.uint64).reshape(-1, 4),
+        problems={index: one.problem for index, one in enumerate(found) if one.problem},
+        repairable={index for index, one in enumerate(found) if one.repairable},
+        limits=np.array([(one.low, one.high) for one in found], np.int32).reshape(-1, 2),
+    )
 
 
 def _in_groups(pool: ThreadPoolExecutor, work: Callable, items: Iterable[str], size: int) -> Iterator:
@@ -167,32 +161,26 @@ def _cosines(count: int, length: float) -> np.ndarray:
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple[str, Examined]]:
-    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
+    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache."""
     query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        rows = [row for *row, checksum in cache.execute(query, paths) if checksum == _checksum(tuple(row))]
-        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in rows}
+        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in cache.execute(query, paths)}
     return {}
 
 
 def _write_cache(rows: list[tuple]) -> None:
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        marks = ",".join("?" * (len(rows[0]) + 1)) if rows else ""
-        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", [(*row, _checksum(row)) for row in rows])
-
-
-def _checksum(row: tuple) -> str:
-    """Returns a digest of a row of the cache."""
-    return hashlib.blake2b(repr(row).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        marks = ",".join("?" * (len(Examined._fields) + 2))
+        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", rows)
 
 
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-6.sqlite"
+    file = make_cache_folder() / "images-7.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
         columns = ", ".join(Examined._fields)
-        table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"
+        table = f"images (path TEXT PRIMARY KEY, stamp, {columns})"
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
         yield connection
 

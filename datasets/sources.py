@@ -9,7 +9,7 @@ from pathlib import Path
 from datasets import demo
 from datasets.check_images import check_images, repeated_boxes
 from datasets.classes import merge_notes
-from datasets.errors import DataError, one_line
+from datasets.errors import DataError, logged, one_line, together
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
@@ -173,15 +173,13 @@ def read_splits(
         else:
             notes += [*merge_notes(data.classes), *filter(None, [data.value_text()])]
         for note in (note for note in notes if note not in noted):  # both splits may be in one file
-            log(f"note: {note}")
+            log(logged(note))
         noted.update(notes)
         found.append(data)
-    if len(errors) > 1:
-        raise DataError("\n".join(dict.fromkeys(map(str, errors))))
     if errors:
-        raise errors[0]
+        raise together(errors)
     for note in unused_splits(sources, found):
-        log(f"note: {note}")
+        log(logged(note))
     return tuple(found)
 
 

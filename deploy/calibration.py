@@ -6,7 +6,7 @@ import numpy as np
 
 from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.errors import DataError
+from datasets.errors import DataError, logged
 from datasets.formats import read as formats
 from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
@@ -30,7 +30,7 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
     data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
-        print(f"note: {note}")
+        print(logged(note))
     train_data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
     images = [letterbox(image, size, letterbox_kind)[0] for image in calibration_images(train_data)]
     sampler = ValSampler(len(data), BATCH_SIZE, size)

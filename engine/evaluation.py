@@ -16,6 +16,8 @@ from utils.processes import Interrupted, Ranks
 from utils.progress import progress_bar
 from utils.signals import StopSignal
 
+MAX_DETECTIONS = 300  # per image; evaluate.py has max_detections=
+
 
 @torch.no_grad()
 def evaluate(
@@ -25,7 +27,7 @@ def evaluate(
     criterion: Callable | None = None,
     confidence: float = 0.001,
     nms_iou: float = 0.65,
-    max_detections: int = 300,
+    max_detections: int = MAX_DETECTIONS,
     stop: Callable[[], bool] | None = None,
 ) -> dict:
     """Computes the metrics of `metrics.coco_metrics` on a data set.

@@ -10,9 +10,9 @@ from datasets.loader import Loader
 from engine.evaluation import evaluate
 from engine.run_folder import log_text
 from engine.state import State
-from metrics.coco import BACKEND
+from metrics.coco import EVALUATOR
 from nets import DetectionModel
-from report.analysis import analyze, unlabeled_classes, unlabeled_note, write_results
+from report.analysis import unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import checkpoint, outputs
 from utils.processes import Ranks
 from utils.remote import is_address
@@ -22,7 +22,7 @@ from utils.text import aligned, amount, in_points, metric
 MAX_IMAGES = 2000  # of the validation data; a report on more of them is left to evaluate.py
 MAX_ROWS = 20  # of the table of classes
 LIMITS: dict[str, Any] = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}  # the defaults of evaluate.py
-CONFIDENCE, WORST = 0.3, 16  # as in evaluate.py: min score in the error analysis, number of the worst images
+CONFIDENCE = 0.3  # as in evaluate.py: min score in the error analysis
 COLUMNS = {"AP50-95": "AP", "AP50": "AP50", "precision": "precision", "recall": "recall", "threshold": "threshold"}
 
 
@@ -57,14 +57,12 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS}
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled
-    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    results = metrics | {"evaluator": EVALUATOR, "settings": settings}
     try:
         there = folder / "evaluation"
         outputs.open_evaluation(there)
         write_results(there, data, detections, results)
-        worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
-        if worst:
-            lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
+        write_report(there, data, detections, results, CONFIDENCE)
         if unlabeled:
             lines.append(f"unlabeled   {unlabeled_note(unlabeled)}")
         lines.append(f"report      {there / 'report.html'}")

@@ -16,7 +16,7 @@ from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
 from datasets.store import Annotations
 from engine.course import Course
-from engine.evaluation import Initial
+from engine.evaluation import MAX_DETECTIONS, Initial
 from engine.hardware import disk_warning, gpu_advice, shared_memory_warning
 from engine.optimizer import Updater
 from engine.rates import Rates
@@ -24,6 +24,7 @@ from engine.run_store import run_root
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from nets import DetectionModel
+from report.analysis import limit_notes
 from utils.config import constants_text
 from utils.processes import Ranks
 from utils.remote_cache import shown
@@ -252,6 +253,7 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
         yield f"{val.source} has no boxes of the trained classes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
+    yield from limit_notes(val, MAX_DETECTIONS)
     yield from leak_warning(train, val)
 
 

@@ -32,11 +32,6 @@ class ImageComparison(NamedTuple):
         """Detections that are not on a box of their class: bool [n]."""
         return self.true_labels != self.detected_labels
 
-    @property
-    def errors(self) -> int:
-        """The number of missed boxes and false detections."""
-        return int(self.missed.sum() + self.false.sum())
-
 
 class Analysis(NamedTuple):
     """The matches and the errors of an evaluation, for its plots and its report."""

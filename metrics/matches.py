@@ -1,7 +1,8 @@
 """Detections matched with boxes, once for the metrics, the curves, the intervals and the confusion matrix of an evaluation.
 
 `match_classes` matches within each class and image by the rules of COCO and VOC. It equals pycocotools to the bit, for all IoUs
-and sizes at once. `match_one_to_one` matches across classes, for the confusion matrix.
+at once. `match_one_to_one` matches across classes, for the confusion matrix. Both see all detections: only COCO's own metrics
+leave out those beyond COCO_LIMIT.
 """
 
 from collections import Counter
@@ -12,9 +13,7 @@ import numpy as np
 
 MATCH_IOU = 0.5  # min IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
 IOUS = np.linspace(0.5, 0.95, 10)  # of the COCO metrics
-SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
-LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large
-MAX_DETECTIONS = 100  # per image and class, as in COCO
+COCO_LIMIT = 100  # detections per image and class that the COCO metrics count, those with the highest scores
 CORRECT, IGNORED = 1, 2  # states of a detection; 0: not matched
 BLOCK = 2**16  # approximate number of pairs of a detection and a box that are compared at once
 
@@ -22,14 +21,18 @@ BLOCK = 2**16  # approximate number of pairs of a detection and a box that are c
 class ClassMatches(NamedTuple):
     """The matched boxes and detections of one class in all images, which are numbered in the order of their ids."""
 
-    box_images: np.ndarray  # int64 [m] the image of each box
-    counted: np.ndarray  # bool [4, m] whether a box is no crowd region and has the size: all, small, medium, large
+    box_images: np.ndarray  # int64 [m] the image of each box without crowd regions
     images: np.ndarray  # int64 [n] the image of each detection; detections are sorted by score, highest first
     scores: np.ndarray  # float64 [n]
     ranks: np.ndarray  # int64 [n] rank by score among the detections of its image, from 0
-    inside: np.ndarray  # bool [4, n] whether its area has the size
-    states: np.ndarray  # int8 [4, 10, n] CORRECT, IGNORED or 0 for each size and IoU, by COCO's rule
+    states: np.ndarray  # int8 [10, n] CORRECT, IGNORED or 0 for each IoU, by COCO's rule
     voc: np.ndarray  # int8 [n] CORRECT, IGNORED or 0 at IoU 0.5, by VOC's rule
+
+    def counted_by_coco(self) -> "ClassMatches":
+        """Returns the matches without the detections beyond COCO_LIMIT of an image."""
+        kept = self.ranks < COCO_LIMIT
+        names = ("images", "scores", "ranks", "states", "voc")
+        return self._replace(**{name: getattr(self, name)[..., kept] for name in names})
 
 
 class _Boxes(NamedTuple):
@@ -38,7 +41,6 @@ class _Boxes(NamedTuple):
     groups: np.ndarray  # int64 [m], rising
     boxes: np.ndarray  # float64 [m, 4] x, y, width, height
     crowd: np.ndarray  # bool [m]
-    ignored: np.ndarray  # bool [4, m] crowd regions and boxes of another size
 
 
 class _Pairs(NamedTuple):
@@ -56,10 +58,10 @@ class _Pairs(NamedTuple):
 def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, ClassMatches]:
     """Matches detections with boxes within each class and image: class name -> matches, in the order of the categories.
 
-    Detections take their boxes in the order of their scores; only the best MAX_DETECTIONS of each image and class count. By
-    COCO's rule a detection takes the free box with the highest IoU. If no box that counts is left, it is matched with one that
-    does not, and is ignored: a box of another size, or a crowd region that contains enough of it, which is never taken. By
-    VOC's rule (Everingham et al. 2010) only the box with the highest IoU matters, and the first detection on it takes it.
+    Detections take their boxes in the order of their scores, so those beyond COCO_LIMIT change nothing for the others. By
+    COCO's rule a detection takes the free box with the highest IoU. If there is none, it is ignored if a crowd region, which is
+    never taken, contains enough of it. By VOC's rule (Everingham et al. 2010) only the box with the highest IoU matters, and
+    the first detection on it takes it.
 
     Raises ValueError for detections of images or categories that the ground truth does not have.
     """
@@ -68,13 +70,10 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, Class
     labels = {category: label for label, category in enumerate(names)}
     images = {image: index for index, image in enumerate(sorted(entry["id"] for entry in ground_truth["images"]))}
     truth = _sorted_boxes(ground_truth["annotations"], labels, images)
-    groups, boxes, scores, ranks = _best_detections(detections, labels, images)
+    groups, boxes, scores, ranks = _sorted_detections(detections, labels, images)
     states, voc = _match_groups(groups, boxes, truth)
-    areas = boxes[:, 2] * boxes[:, 3]
-    inside = (areas >= LOW[:, None]) & (areas <= HIGH[:, None])
-
     of_detections, image_of = np.divmod(groups, max(len(images), 1))
-    of_boxes, box_images = np.divmod(truth.groups, max(len(images), 1))
+    of_boxes, box_images = np.divmod(truth.groups[~truth.crowd], max(len(images), 1))
     order = np.lexsort((-scores, of_detections))
     matches = {}
     for label, name in enumerate(names.values()):
@@ -82,12 +81,10 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> dict[str, Class
         mine = slice(*np.searchsorted(of_boxes, [label, label + 1]))
         matches[name] = ClassMatches(
             box_images=box_images[mine],
-            counted=~truth.ignored[:, mine],
             images=image_of[rows],
             scores=scores[rows],
             ranks=ranks[rows],
-            inside=inside[:, rows],
-            states=states[..., rows],
+            states=states[:, rows],
             voc=voc[rows],
         )
     return matches
@@ -115,23 +112,19 @@ def _sorted_boxes(annotations: list[dict], labels: dict[int, int], images: dict[
     entries = [entry for entry in annotations if entry["image_id"] in images and entry["category_id"] in labels]
     groups, boxes = _columns(entries, labels, images)
     crowd = np.array([bool(entry.get("iscrowd", 0)) for entry in entries], bool)
-    areas = np.array([entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in entries], np.float64)
-    ignored = crowd | (areas < LOW[:, None]) | (areas > HIGH[:, None])
     order = np.argsort(groups, kind="stable")
-    return _Boxes(groups[order], boxes[order], crowd[order], ignored[:, order])
+    return _Boxes(groups[order], boxes[order], crowd[order])
 
 
-def _best_detections(
+def _sorted_detections(
     detections: list[dict], labels: dict[int, int], images: dict[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns group, box, score and rank of the best MAX_DETECTIONS of each group, sorted by group and falling score."""
+    """Returns group, box, score and rank within the group of the detections, sorted by group and falling score."""
     groups, boxes = _columns(detections, labels, images)
     scores = np.array([entry["score"] for entry in detections], np.float64)
     order = np.lexsort((-scores, groups))
-    ranks = _ranks(groups[order])
-    kept = ranks < MAX_DETECTIONS
-    order = order[kept]
-    return groups[order], boxes[order], scores[order], ranks[kept]
+    groups = groups[order]
+    return groups, boxes[order], scores[order], _ranks(groups)
 
 
 def _columns(entries: list[dict], labels: dict[int, int], images: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,14 +140,14 @@ def _ranks(groups: np.ndarray) -> np.ndarray:
 
 
 def _match_groups(groups: np.ndarray, boxes: np.ndarray, truth: _Boxes) -> tuple[np.ndarray, np.ndarray]:
-    """Matches the detections of all groups -> states int8 [4, 10, n] by COCO's rule, and int8 [n] by VOC's rule.
+    """Matches the detections of all groups -> states int8 [10, n] by COCO's rule, and int8 [n] by VOC's rule.
 
     Detections of one group depend on each other, detections of several groups do not. So the first ones of all groups take
     their boxes together, then the second ones, and so on.
     """
-    states = np.zeros((len(LOW), len(IOUS), len(groups)), np.int8)
+    states = np.zeros((len(IOUS), len(groups)), np.int8)
     voc = np.zeros(len(groups), np.int8)
-    free = np.ones((len(LOW), len(IOUS), len(truth.boxes)), bool)
+    free = np.ones((len(IOUS), len(truth.boxes)), bool)
     for pairs in _pairs(groups, boxes, truth):
         _match_voc(pairs, boxes, truth, voc)
         starts = pairs.starts()
@@ -182,16 +175,16 @@ def _pairs(groups: np.ndarray, boxes: np.ndarray, truth: _Boxes) -> Iterator[_Pa
 
 
 def _match_coco(pairs: _Pairs, truth: _Boxes, free: np.ndarray, states: np.ndarray) -> None:
-    """Matches detections of different groups: changes their `states` [4, 10, n], and `free` [4, 10, m] of their boxes."""
+    """Matches detections of different groups: changes their `states` [10, n], and `free` [10, m] of their boxes."""
     starts, box = pairs.starts(), pairs.boxes
-    able = (free[..., box] | truth.crowd[box]) & (pairs.overlaps >= IOUS[:, None])
-    preference = np.where(truth.ignored[:, box], 0.25, 1)  # a power of two keeps the bits of the overlaps
-    values = np.where(able, (pairs.overlaps * preference)[:, None], 0)
+    able = (free[:, box] | truth.crowd[box]) & (pairs.overlaps >= IOUS[:, None])
+    preference = np.where(truth.crowd[box], 0.25, 1)  # a power of two keeps the bits of the overlaps
+    values = np.where(able, pairs.overlaps * preference, 0)
     best = _last_best(values, starts)
-    size, level, place = np.nonzero(np.take_along_axis(values, best, -1))
-    taken = box[best[size, level, place]]
-    states[size, level, pairs.detections[starts][place]] = np.where(truth.ignored[size, taken], IGNORED, CORRECT)
-    free[size, level, taken] = False
+    level, place = np.nonzero(np.take_along_axis(values, best, -1))
+    taken = box[best[level, place]]
+    states[level, pairs.detections[starts][place]] = np.where(truth.crowd[taken], IGNORED, CORRECT)
+    free[level, taken] = False
 
 
 def _match_voc(pairs: _Pairs, boxes: np.ndarray, truth: _Boxes, states: np.ndarray) -> None:

@@ -92,20 +92,14 @@ def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, l
 def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:
     """Chooses the examples of a report -> (examples of each list, then of each cell), (their images, at most MAX_IMAGES).
 
-    The lists get their images first, then every cell gets one image, then every cell a second one, and so on up to
-    MAX_IMAGES. Examples whose image is left out come last.
+    The lists get their images first, then every cell gets one image, then every cell a second one, and so on.
     """
-    chosen = [_from_many_images(examples)[:PER_KIND] for examples in lists]
-    cells = list(cells)
+    chosen, cells = [_from_many_images(examples)[:PER_KIND] for examples in lists], list(cells)
     in_turn = [*_in_turn(chosen, PER_KIND), *_in_turn(cells, PER_CELL)]
     images = list(dict.fromkeys(example.image for example in in_turn))[:MAX_IMAGES]
     shown = set(images)
-
-    def shown_first(examples: list[Example]) -> list[Example]:
-        return sorted(examples, key=lambda example: example.image not in shown)
-
-    of_lists = [shown_first(examples) for examples in chosen]
-    of_cells = [shown_first(examples)[:PER_CELL] for examples in cells]
+    of_lists = [[example for example in examples if example.image in shown] for examples in chosen]
+    of_cells = [[example for example in examples if example.image in shown][:PER_CELL] for examples in cells]
     return of_lists + of_cells, images
 
 

@@ -1,48 +1,16 @@
-"""Images drawn with their boxes: the first training batches, the validation images, and the worst images of an evaluation."""
+"""Images drawn with their boxes: the first training batches, and validation images with what was detected."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from datasets.store import Annotations, evenly_spaced
-from metrics.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
-from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, resized, write_image
+from utils.draw import PAPER, contact_sheet, draw_boxes, put_text, resized
 
-CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 COLUMNS = 4  # of the contact sheets
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
 SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and min score of a detection
-
-
-def draw_errors(image: np.ndarray, comparison: ImageComparison, classes: Sequence[str]) -> np.ndarray:
-    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
-    texts, colors = [], []
-    for label, missed in zip(comparison.labels, comparison.missed, strict=True):
-        texts.append(classes[label] if missed else "")
-        colors.append(MISSED if missed else CORRECT)
-    for label, score in zip(
-        comparison.detected_labels[comparison.false], comparison.scores[comparison.false], strict=True
-    ):
-        texts.append(f"{classes[label]} {score:.2f}")
-        colors.append(FALSE)
-    return draw_labeled(image, np.concatenate([comparison.boxes, comparison.detected[comparison.false]]), texts, colors)
-
-
-def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], count: int) -> list[str]:
-    """Draws at most `count` images, those with the most errors. Returns a line about each: file, errors and path."""
-    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    lines: list[str] = []
-    for index in ranking[:count]:
-        comparison = comparisons[index]
-        if comparison.errors:
-            file = f"worst_{len(lines) + 1:02}.jpg"
-            write_image(folder / file, draw_errors(data.image(index), comparison, data.classes))
-            lines.append(
-                f"{file}  {comparison.missed.sum():3} missed  {comparison.false.sum():3} false  {data.path(index)}"
-            )
-    return lines
 
 
 def draw_labels(image: np.ndarray, scale: float, data: Annotations, index: int) -> np.ndarray:

@@ -139,7 +139,7 @@ function draw(example, truth, whole) {
 }
 
 function wordsOf([index, box, detection]) {
-  const image = data.images[index], truth = image && image.boxes[box], found = image && image.found[detection];
+  const image = data.images[index], truth = image.boxes[box], found = image.found[detection];
   const parts = [];
   if (truth) parts.push(`truth: ${data.classes[truth[4]]}`);
   if (found) parts.push(`prediction: ${data.classes[found[4]]} ${found[6].toFixed(2)}`);
@@ -164,9 +164,8 @@ function sides(example, whole) {
 }
 
 function figure(examples, place) {
-  const example = examples[place], image = data.images[example[0]], name = data.names[example[0]];
+  const example = examples[place], image = data.images[example[0]], name = image.name;
   const file = make("span", { class: "file", title: name }, name);
-  if (!image) return make("figure", {}, make("div", { class: "none" }, "this image is not in the file"), make("figcaption", {}, file));
   const words = wordsOf(example);
   const button = make("button", { type: "button", class: "pair", "aria-label": `${words}, ${name}: show the whole image` });
   button.append(...sides(example, false));
@@ -202,15 +201,13 @@ function view(examples, place) {
   const example = examples[place], pair = make("div", { class: "pair" });
   pair.append(...sides(example, true));
   byId("viewed").textContent = wordsOf(example);
-  byId("large").replaceChildren(pair, make("figcaption", {}, make("span", { class: "file" }, `${place + 1} of ${examples.length}: ${data.names[example[0]]}`)));
+  byId("large").replaceChildren(pair, make("figcaption", {}, make("span", { class: "file" }, `${place + 1} of ${examples.length}: ${data.images[example[0]].name}`)));
   if (!byId("viewer").open) byId("viewer").showModal();
 }
 
 function step(by) {
   const [examples, place] = viewed;
-  for (let next = place + by; next >= 0 && next < examples.length; next += by) {
-    if (data.images[examples[next][0]]) return view(examples, next);
-  }
+  if (examples[place + by]) view(examples, place + by);
 }
 
 byId("previous").addEventListener("click", () => step(-1));

@@ -4,6 +4,7 @@ The metrics come from metrics.json; the mistakes and the confusion matrix come f
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from metrics.matches import MATCH_IOU
 from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
-from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
+from utils.outputs import write_all
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
-LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MAX_BOXES = 200  # max boxes, and max detections, stored per image, not counting the examples
+LIMIT = 12 * 2**20  # bytes of all images and their boxes; base64 adds a third to the images
+BOX_BYTES = 40  # of a box on the page
 MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -51,8 +52,10 @@ KINDS = {
 }
 
 
-def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis) -> None:
-    """Writes the report of an evaluation to `path`; `metrics` are the contents of its metrics.json."""
+def write(
+    path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis, notes: Sequence[str] = ()
+) -> None:
+    """Writes the report of an evaluation to `path`. `metrics`: the contents of its metrics.json; `notes`: see `limit_notes`."""
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
@@ -65,8 +68,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         "classes": [page.printable(name) for name in (*names, "background")],
         "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
-        "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
-        "names": {example.image: page.printable(data.names[example.image]) for few in examples for example in few},
+        "images": dict(zip(images, _images(data, analysis.comparisons, images), strict=True)),
         "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
         "cells": {
             f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
@@ -79,7 +81,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         ["Metrics", "Threshold", f"Confusion matrix {at}", f"Mistakes {at}", "How it is measured"],
         data=json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c"),
         counts=_counts(data, metrics),
-        facts=_facts(metrics),
+        facts=_facts(metrics, notes),
         metrics=_metrics(metrics, intervals),
         chart=curve_chart(analysis.curves),
         classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
@@ -89,8 +91,7 @@ def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Anal
         **_thresholds(threshold, analysis.confidence),
         **_fixed(),
     )
-    with atomic_write(path) as file:  # whole: a resumed run writes a report that is missing
-        file.write(html.encode("utf-8", errors="replace"))
+    write_all({path: html.encode("utf-8", "replace")})
 
 
 def _fixed() -> dict[str, Any]:
@@ -121,8 +122,8 @@ def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
     return ", ".join((amount(len(data), "image"), amount(boxes, "box"), amount(len(data.classes), "class")))
 
 
-def _facts(metrics: dict[str, Any]) -> dict[str, str]:
-    """Returns what was evaluated, and how."""
+def _facts(metrics: dict[str, Any], notes: Sequence[str]) -> dict[str, str]:
+    """Returns what was evaluated, and how; `notes`: what the metrics cannot count."""
     settings = metrics["settings"]
     height, width = settings["image_size"]
     limits = ["confidence", "nms_iou", "max_detections"]
@@ -139,6 +140,8 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
         facts["not counted as mistakes"] = (
             f"detections of classes without boxes: {brief(', '.join(settings['unlabeled']))}"
         )
+    if notes:
+        facts["limits of the metrics"] = ". ".join(notes)
     return facts
 
 
@@ -155,11 +158,11 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
     """Returns the cards of COCO's metrics, with their intervals in numbers and as places (%) on a line from 0 to 1."""
     cards = []
     for name, words in NAMES.items():
-        value, interval, drawn = metrics[name], intervals[name], None
+        value, interval, between, drawn = metrics[name], intervals.get(name), "", None
         if value < 0:
             between = "no such boxes"
         elif interval is None:
-            between = f"fewer than {MIN_IMAGES} images"
+            between = f"fewer than {MIN_IMAGES} images" if name in intervals else ""
         else:
             low, high = interval
             between = f"{100 * low:.1f} – {100 * high:.1f}"
@@ -206,30 +209,21 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
     return contents
 
 
-def _images(
-    data: Annotations, comparisons: list[ImageComparison], images: list[int], examples: list[list[Example]]
-) -> list[dict[str, Any]]:
-    """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
-    max_bytes = LIMIT // max(len(images), 1)
-    boxes = {(example.image, example.box) for few in examples for example in few}
-    found = {(example.image, example.detection) for few in examples for example in few}
+def _images(data: Annotations, comparisons: list[ImageComparison], images: list[int]) -> list[dict[str, Any]]:
+    """Returns the images with their boxes and detections, for the script; all together have about LIMIT bytes."""
+    boxes = sum(len(comparisons[index].boxes) + len(comparisons[index].detected) for index in images)
+    max_bytes = max(LIMIT - BOX_BYTES * boxes, 0) // max(len(images), 1)
 
     def one_image(index: int) -> dict[str, Any]:
         comparison = comparisons[index]
         height, width = data.sizes[index].tolist()
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
-        labeled, detected = {}, {}
-        for i in range(len(comparison.boxes)):
-            if i < MAX_BOXES or (index, i) in boxes:
-                labeled[i] = _row(i, comparison.boxes, comparison.labels, comparison.predicted)
-        for i in range(len(comparison.detected)):
-            if i < MAX_BOXES or (index, i) in found:
-                row = _row(i, comparison.detected, comparison.detected_labels, comparison.true_labels)
-                detected[i] = [*row, round(float(comparison.scores[i]), 4)]
+        found = _rows(comparison.detected, comparison.detected_labels, comparison.true_labels)
         return {
+            "name": page.printable(data.names[index]),
             "size": [width, height],
-            "boxes": labeled,
-            "found": detected,
+            "boxes": _rows(comparison.boxes, comparison.labels, comparison.predicted),
+            "found": [[*row, round(score, 4)] for row, score in zip(found, comparison.scores.tolist(), strict=True)],
             "uri": page.data_uri(jpeg) if jpeg else "",
             "problem": problem,
         }
@@ -237,9 +231,10 @@ def _images(
     return list(prefetch(one_image, images, limit=4, threads=2))
 
 
-def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[float]:
-    """Returns a box in pixels, its class, and the class that it is matched with."""
-    return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
+def _rows(boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[list[float]]:
+    """Returns boxes in pixels, each with its class and the class that it is matched with."""
+    rows = zip(boxes.round(1).tolist(), labels.tolist(), others.tolist(), strict=True)
+    return [[*box, label, other] for box, label, other in rows]
 
 
 def _jpeg(path: str, value_range: ValueRange | None, side: int, max_bytes: int) -> tuple[bytes, str]:

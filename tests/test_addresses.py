@@ -43,7 +43,7 @@ def weights(demo_images, tmp_path_factory):
 
 
 def evaluated(weights, data, output):
-    options = {"workers": 0, "device": "cpu", "confidence": 0.01, "report": False, "worst": 0}
+    options = {"workers": 0, "device": "cpu", "confidence": 0.01, "report": False}
     return evaluate.main(evaluate.Config(checkpoint=str(weights), data=data, output=str(output), **options))
 
 

@@ -4,9 +4,11 @@ import contextlib
 import errno
 import io
 import json
+import os
 import tempfile
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ import nets
 from datasets.errors import DataError
 from deploy.detector import Detector
 from evaluate import Config, main
-from metrics.coco import BACKEND, COCO_METRICS
+from metrics.coco import COCO_METRICS, EVALUATOR
 from utils.config import ConfigError
 
 FILES = ["detections.json", "ground_truth.json", "metrics.json", "report.html"]
@@ -80,7 +82,7 @@ def test_training_and_evaluation_and_pycocotools_give_the_same_map(demo_images, 
     for name in COCO_METRICS:
         assert written[name] == metrics[name] == pytest.approx(reference[name], abs=1e-12)
     printed = capsys.readouterr().out
-    assert f"mAP50-95 {100 * best:.2f}" in printed and f"by {BACKEND.name}" in printed
+    assert f"mAP50-95 {100 * best:.2f}" in printed and f"by {EVALUATOR}" in printed
     assert "IoU=" not in printed  # the table of pycocotools
 
 
@@ -91,14 +93,6 @@ def test_pycocotools_gives_the_written_metrics_of_many_detections(weights, paint
     for name, value in pycocotools_on(tmp_path / "out").items():
         assert written[name] == metrics[name] == pytest.approx(value, abs=1e-12)
     assert set(written["per_class"]) == {"red", "blue"}
-
-
-def test_the_result_files_are_written_and_the_worst_images_drawn(weights, painted, tmp_path, capsys):
-    run(weights, painted(5, "val"), tmp_path / "out", worst=2, show_confidence=0.9999)  # all boxes are missed
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*FILES, "worst_01.jpg", "worst_02.jpg"]
-    printed = capsys.readouterr().out.splitlines()
-    (first,) = (line for line in printed if line.strip().startswith("worst_01.jpg"))
-    assert first.split()[1:5] == ["3", "missed", "0", "false"] and first.endswith("val_3.png")
 
 
 def test_results_have_the_ids_of_coco_data(weights, painted, tmp_path):
@@ -142,7 +136,7 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"worst": -1}, ["worst=-1", "at least 0"]),
+        ({"batch_size": 0}, ["batch_size=0", "at least 1"]),
         ({"show_confidence": 1.5}, ["show_confidence=1.5", "at most 1"]),
         ({"split": "foo"}, ["split=foo", "train, val, test, all"]),
     ],
@@ -163,13 +157,12 @@ def test_without_output_every_evaluation_gets_a_folder_next_to_the_checkpoint(pa
 
 def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_path, capsys):
     data, out = painted(5, "val"), tmp_path / "out"
-    run(weights, data, out, worst=3)
+    run(weights, data, out)
     assert "replacing" not in capsys.readouterr().out
     (out / "notes.txt").write_text("mine")
-    (out / "worst_100.jpg").touch()  # of an evaluation with worst=100
-    run(weights, data, out, worst=1, report=False)
-    assert "replacing 8 files" in capsys.readouterr().out
-    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt", "worst_01.jpg"])
+    run(weights, data, out, report=False)
+    assert "replacing 4 files" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt"])
 
 
 def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, tmp_path, monkeypatch):
@@ -180,7 +173,7 @@ def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, 
         run(weights, out / "ground_truth.json", out)
     for text in ("", "[]", '{"AP": 1}'):
         (out / "metrics.json").write_text(text)
-        with refused(ConfigError, f"output={out}", out / "detections.json"):
+        with refused(ConfigError, f"output={out}", out / "metrics.json"):
             run(weights, data, out)
 
 
@@ -286,3 +279,55 @@ def test_the_command_fails_if_nothing_is_measured(weights, painted, tmp_path, ca
     told(capsys.readouterr().out, "mAP50-95 -")
     assert (tmp_path / "out" / "metrics.json").exists()
     evaluate.command([*words, f"data={painted(3, 'val')}"])
+
+
+@pytest.mark.parametrize("gone", ["list", "images"])
+def test_a_checkpoint_without_its_validation_data_asks_for_data(painted, tmp_path, gone):
+    val = painted(3, "val")
+    weights = tiny_checkpoint(tmp_path / "a/best.pt", val=str(val))
+    for path in [val] if gone == "list" else tmp_path.glob("val_*.png"):
+        path.unlink()
+    with refused((DataError, OSError), weights, val, "data="):
+        main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), device="cpu"))
+    with pytest.raises((DataError, OSError)) as caught:  # data that the user named are no data of the checkpoint
+        run(weights, val, tmp_path / "out")
+    assert str(weights) not in str(caught.value)
+
+
+def test_an_image_that_no_jpeg_can_hold_does_not_cost_the_report(weights, tmp_path):
+    cv2.imwrite(str(tmp_path / "wide.png"), np.full((16, 66_000, 3), 90, np.uint8))
+    (tmp_path / "val.txt").write_text("wide.png 100,1,60000,15,0\n")
+    (tmp_path / "classes.txt").write_text("red\nblue\n")
+    run(weights, tmp_path / "val.txt", tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "data:image/jpeg" in page and '"problem":""' in page
+
+
+def test_an_evaluation_and_its_report_name_images_with_more_boxes_than_are_counted(weights, painted, tmp_path, capsys):
+    data = painted(2, "val")
+    boxes = "".join(f" {n % 30},{n // 30},{n % 30 + 9},{n // 30 + 9},1" for n in range(320))
+    data.write_text(f"val_0.png{boxes}\nval_1.png 1,1,9,9,0\n")
+    run(weights, data, tmp_path / "out")
+    for text in (capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text(encoding="utf-8")):
+        told(text, "1 of 2 images", "more than 100 boxes of blue", "220 of 321", "max_detections=300", "20 of 321")
+    run(weights, data, tmp_path / "out", max_detections=400)
+    told(capsys.readouterr().out, "100 boxes of blue")
+    assert "max_detections=300" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a limit of the size of files stands for a full disk")
+def test_a_full_disk_is_named_with_the_file(weights, painted, tmp_path, capsys):
+    """The limit is passed by each of the files in turn."""
+    import resource
+
+    data, seen = painted(4, "val"), set()
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (10, 3000, 12_000, 14_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+        try:
+            run(weights, data, tmp_path / str(limit), show_confidence=0.99)
+        except OSError as error:
+            seen.add(Path(str(error.filename)).name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert seen <= set(FILES) and len(seen) > 1

@@ -14,8 +14,9 @@ from small import assert_same_run, config, log_of, train_quietly
 import evaluate
 import train
 from datasets import demo
-from datasets.formats.options import read_options
+from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read
+from datasets.sources import read_train_and_val
 from nets.losses import YOLOXCriterion
 from tools.check import main as check_main
 from tools.check_report import _warnings, check
@@ -45,6 +46,19 @@ def finished(two_sets, tmp_path_factory):
     return train_quietly(cfg_of(two_sets, tmp_path_factory.mktemp("sets")))
 
 
+def test_a_split_of_sets_without_ids_of_their_own_keeps_which_classes_are_annotated(tmp_path):
+    sources = []
+    for name, classes in (("first", demo.CLASSES[:2]), ("second", demo.CLASSES[1:3])):
+        (tmp_path / name).mkdir()
+        folder = drawn(tmp_path / name, {"all": range(6) if name == "first" else range(8, 14)})
+        (tmp_path / f"{name}_part").mkdir()
+        convert(str(folder / "all.txt"), str(tmp_path / f"{name}_part" / "part.txt"), classes=",".join(classes))
+        sources.append(str(tmp_path / f"{name}_part" / "part.txt"))
+    for data in read_train_and_val(",".join(sources), ".4", ReadOptions(bad_boxes="drop"), print):
+        for index, annotated in enumerate(data.annotated_mask().tolist()):
+            assert annotated == ([True, True, False] if "first" in data.path(index) else [False, True, True])
+
+
 def test_the_output_names_the_classes_of_each_set(finished, two_sets):
     for source, names in zip(two_sets.split(","), (demo.CLASSES[:2], demo.CLASSES[1:3]), strict=True):
         assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
@@ -61,7 +75,7 @@ def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finishe
     """Also after the validation images were written as val.json and read again."""
     best = checkpoint.load(finished[0] / "best.pt")
     assert Path(best["config"]["val"]).name == "val.json" and best["classes"] == list(demo.CLASSES[:3])
-    options = {"checkpoint": str(finished[0] / "best.pt"), "output": str(tmp_path / "out"), "report": False, "worst": 0}
+    options = {"checkpoint": str(finished[0] / "best.pt"), "output": str(tmp_path / "out"), "report": False}
     metrics = evaluate.main(evaluate.Config(**options, device="cpu", workers=0))
     assert f"{metrics['AP']:.4f}" == f"{finished[1]:.4f}"
     truth = json.loads((tmp_path / "out" / "ground_truth.json").read_text(encoding="utf-8"))

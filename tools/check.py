@@ -98,6 +98,7 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
     found += [_first_line(f"error: {error}") for error in report["errors"]]
     for name in names:
         add(f"{name}: images that cannot be read", report[name]["unreadable"])
+    found += [_first_line(f"damage: {text}") for text in report["damage"]]
     for leak in report["leaks"]:
         found.append((leak["text"], [_chain([paths[0] for paths in group.values()]) for group in leak["groups"]]))
     found += [_first_line(f"warning: {warning}") for warning in report["warnings"]]

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from datasets.box_sizes import HARD
 from datasets.errors import first_ten
 from datasets.store import Annotations, evenly_spaced
 from report import page
-from tools.check_split import EDGES, SUSPICIOUS, Part
+from tools.check_split import SUSPICIOUS, Part
 from utils.images import ImageError, read_image
 
 TEMPLATE = Path(__file__).with_name("check.html")
@@ -35,11 +34,9 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
         report={**report, **{name: {**report[name], "median": f"{report[name]['median_side']:g}"} for name in parts}},
         names=list(parts),
         rows=ROWS,
-        hard=HARD,
         counts={name: _counts(report[name]) for name in parts},
         classes=classes,
         other_classes=len(report["train"]["classes"]) - len(classes),
-        histograms={name: _histogram(report[name]["histogram"]) for name in parts},
         samples={name: _samples(thumbnails, name) for name in parts},
         copies=_copies(thumbnails, report),
         problems=problems,
@@ -71,16 +68,6 @@ def _classes(report: dict[str, Any], parts: dict[str, Part]) -> list[dict[str, A
             cells.append({"boxes": boxes, "percent": f"{100 * boxes / max_boxes:.1f}", "images": images, "side": side})
         rows.append({"label": label, "name": name, "cells": cells})
     return rows
-
-
-def _histogram(counts: list[int]) -> list[dict[str, Any]]:
-    """Returns the bars of the box sizes."""
-    ends = [f"{low}–{high}" for low, high in zip(EDGES, EDGES[1:], strict=False)] + [f"{EDGES[-1]}+"]
-    max_count = max(1, *counts)
-    return [
-        {"range": end, "count": count, "height": f"{150 * count / max_count:.0f}", "hard": low < HARD}
-        for low, end, count in zip(EDGES, ends, counts, strict=True)
-    ]
 
 
 def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
@@ -166,6 +153,7 @@ class _Thumbnails:
             "file": Path(path).name,
             "classes": [(label, _name(good, label), count) for label, count in counts[:NAMES]],
             "other_classes": max(len(counts) - NAMES, 0),
+            "other_boxes": max(len(rows) - BOXES, 0),
         }
 
     def _image(self, path: str, boxes: list, good: Annotations) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from datasets.box_sizes import Size
 from datasets.classes import similar_names
-from datasets.errors import DataError
+from datasets.errors import MUCH, WARNING, DataError, together
 from datasets.flips import mirrored_classes
 from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
@@ -16,7 +16,9 @@ from datasets.similar import copies_text, similar_groups
 from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
 from datasets.split import Division, divide
 from datasets.store import Annotations
-from tools.check_split import Part, examine
+from engine.evaluation import MAX_DETECTIONS
+from report.analysis import limit_notes
+from tools.check_split import SUSPICIOUS, Part, examine
 from utils.text import amount, first_names
 
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
@@ -24,10 +26,7 @@ FEW_ANNOTATED = 0.1  # fraction of the images in which a class is annotated, bel
 
 
 def check(
-    data: str,
-    val: str | None = None,
-    size: Size = (416, 416),
-    options: ReadOptions | None = None,
+    data: str, val: str | None = None, size: Size = (416, 416), options: ReadOptions | None = None
 ) -> tuple[dict[str, Any], dict[str, Part]]:
     """Returns (report of plain values, the splits "train", "val" and "test" with their images).
 
@@ -35,7 +34,7 @@ def check(
     the problems of train and val together if one cannot be read, or holds no images.
 
     "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_find_copies`; "errors" what
-    training refuses, "warnings" what may harm it."""
+    training refuses, "damage" what is wrong with a large part of the data, "warnings" what may harm the training."""
     options = options or ReadOptions(bad_boxes="drop")
     division = None if val is None else division_of(val)
     require_division(division, options.split_by)
@@ -43,22 +42,23 @@ def check(
     train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
     train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := mirrored_classes(train.good.classes):
-        names = " and ".join(map(repr, sided))
-        text = f"training will not flip images (flip=0), because a flip makes another class of {names}"
-        train.report["notes"].append(text)
+    if sided := " and ".join(map(repr, mirrored_classes(train.good.classes))):
+        train.report["notes"].append(f"training will not flip images (flip=0): a flip makes another class of {sided}")
     splits = {name: part.good for name, part in parts.items()}
     if division and (divided := _check_division(train, str(val), division, options.split_by)):
         splits = dict(zip(("train", f"val={val}"), divided, strict=True))
     if val is None and "val" in parts and (error := shared_error(data, train.paths, parts["val"].paths)):
         parts["val"].report["errors"].append(error)
-    warnings = []
+    measured = [name for name in parts if name != "train"] or ["train"]
+    warnings = [f"{name}: {note}" for name in measured for note in limit_notes(parts[name].good, MAX_DETECTIONS)]
     if _has_test(parts, data):
         warnings += _add_test(parts, data, size, options)
     warnings += _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report["leaks"] = _find_copies(parts) + _find_frames(splits)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
+    report["damage"] = [text for name, part in parts.items() for text in _damage(name, part.report)]
+    report["is_damaged"] = bool(report["damage"]) or any(leak["fraction"] >= MUCH for leak in report["leaks"])
     report["warnings"] = [
         warning for name, part in parts.items() for warning in _warnings(name, part.report)
     ] + warnings
@@ -70,7 +70,7 @@ def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: 
 
     `own_val`: the validation split of `data` counts, if it has one."""
     parts: dict[str, Part] = {}
-    unread: list[str] = []
+    unread: list[DataError] = []
     for name, source in (("train", data), ("val", val)):
         if name == "val" and own_val and "train" in parts and _has_val(parts["train"].good, data):
             source = data
@@ -81,9 +81,9 @@ def _read_parts(data: str, val: str | None, own_val: bool, size: Size, options: 
         try:
             parts[name] = examine(source, name, size, options)
         except DataError as error:
-            unread.append(str(error))
+            unread.append(error)
     if unread:
-        raise DataError("\n".join(unread))
+        raise together(unread)
     return parts
 
 
@@ -153,7 +153,8 @@ def _find_copies(parts: dict[str, Part]) -> list[dict[str, Any]]:
             count, total = sum(len(group[second]) for group in both), len(parts[second].paths)
             text = "; ".join(copies_text(first, second, count, total, f"the mAP of {second}"))
             shared = [{name: group[name] for name in (first, second)} for group in both]
-            leaks.append({"kind": "copies", "splits": [first, second], "text": text, "groups": shared})
+            leak = {"kind": "copies", "splits": [first, second], "text": text, "groups": shared}
+            leaks.append(leak | {"fraction": count / total})
     return leaks
 
 
@@ -167,8 +168,22 @@ def _find_frames(splits: dict[str, Annotations]) -> list[dict[str, Any]]:
             text = f"{second}: probable frames of the videos of {first}: {len(indices)} of {amount(len(other), 'image')}, so the "
             text += f"mAP of {second} is too high; split_by= with val=.2 keeps a video in one split"
             groups = [{first: [one.path(i)], second: [other.path(j)]} for i, j in zip(frames, indices, strict=True)]
-            leaks.append({"kind": "frames of one video", "splits": [first, second], "text": text, "groups": groups})
+            leak = {"kind": "frames of one video", "splits": [first, second], "text": text, "groups": groups}
+            leaks.append(leak | {"fraction": len(indices) / len(other)})
     return leaks
+
+
+def _damage(split: str, part: dict[str, Any]) -> list[str]:
+    """Takes the warnings out of the notes of a split, and returns them with the kinds of suspicious boxes that are many."""
+    found = [note for note in part["notes"] if note.startswith(WARNING)]
+    part["notes"] = [note for note in part["notes"] if note not in found]
+    place = f"{WARNING}{part['source']}: "
+    texts = [f"{split}: {note.removeprefix(place).removeprefix(WARNING)}" for note in found]
+    for kind, places in part["suspicious"].items():
+        count = len(places)
+        if kind != "outside" and count > 1 and count >= MUCH * part["boxes"]:
+            texts.append(f"{split}: {SUSPICIOUS[kind]}: {count} of {part['boxes']}")
+    return texts
 
 
 def _warnings(split: str, part: dict[str, Any]) -> list[str]:

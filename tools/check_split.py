@@ -17,7 +17,6 @@ COVERING = 0.98  # fraction of the image's area; such a box labels the image rat
 THIN = 20  # ratio of the sides
 TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
-EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
     "thin": f"boxes more than {THIN} times longer than wide",
@@ -105,7 +104,6 @@ def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[s
         "class_images": [len(np.unique(images[labels == label])) for label in range(len(annotations.classes))],
         "class_sides": [_median(sides[labels == label]) for label in range(len(annotations.classes))],
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
-        "histogram": np.histogram(sides, (*EDGES, np.inf))[0].tolist(),
         "median_side": _median(sides),
         "advice": advice(sides, size).text,
         "clipped": len(found["outside"]),

@@ -1,4 +1,4 @@
-"""Compares runs: mAP, minutes, images, and the constants in which they differ.
+"""Compares runs: mAP, minutes, and the constants in which they differ.
 
     python -m tools.compare runs/*
 
@@ -19,14 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.sources import division_of
 from engine.runs import run_of
 from utils import checkpoint
 from utils.config import show
 from utils.script import run_script
-from utils.text import aligned, amount, first_line, in_points, printable
+from utils.text import aligned, brief, first_line, in_points, printable
 
 NAMES = ("name", "output", "resume")  # constants that are not compared: the table names the folder
+NOTE = """mAP50-95 in percent on the validation data; minutes of training without evaluations. Compare the mAP only of runs
+with the same val= and classes, for val=.2 with the same train=, and with the same all_labeled="""
 REPEATED = ("seed", "val")  # constants in which repetitions of a run differ
 
 
@@ -34,8 +35,8 @@ class Run(NamedTuple):
     """The contents of a run folder that are compared."""
 
     folder: Path
-    constants: dict[str, Any]  # as they were chosen, but val as it was typed
-    typed: dict[str, Any]
+    constants: dict[str, Any]  # as the user wrote them
+    epochs: int  # of the run, also if it chose them
     rows: list[dict[str, float]]  # of log.csv, with the values that were measured
     classes: str
 
@@ -49,27 +50,6 @@ class Run(NamedTuple):
         """The first row with the highest mAP; {} if no row has one."""
         return max(self.evaluated, key=lambda row: row["AP"], default={})
 
-    @property
-    def minutes(self) -> float:
-        """The minutes of training without evaluations."""
-        return sum(row.get("seconds", 0) for row in self.rows) / 60
-
-    @property
-    def images(self) -> int:
-        """The number of training images that the network processed."""
-        return round(sum(row.get("seconds", 0) * row.get("images_per_second", 0) for row in self.rows))
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """The validation data and the classes: only the mAPs of runs with equal ones can be compared."""
-        val = str(self.typed.get("val"))
-        texts = [f"val {val}", self.classes]
-        if division_of(val):
-            texts.append(f"train {self.typed.get('train')}")
-        if self.constants.get("all_labeled"):  # otherwise detections of classes that are not annotated do not count
-            texts.append("all_labeled=true")
-        return tuple(texts)
-
 
 def read_run(folder: Path) -> Run:
     """Reads a run folder. Raises ValueError, OSError or LookupError if it holds no finished epoch, or a damaged file."""
@@ -78,18 +58,18 @@ def read_run(folder: Path) -> Run:
     if not (folder / "log.csv").exists():
         raise ValueError("no log.csv: the run has not begun to train")
     constants = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    typed = constants
+    epochs = constants["epochs"]
     if (folder / "last.pt").exists():
-        typed = constants | checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
+        constants |= checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     if not rows:
         raise ValueError("no epoch in log.csv: the first one has not ended")
-    classes = "classes unknown: no best.pt"
+    classes = "unknown: no best.pt"
     if (folder / "best.pt").exists():
         names = checkpoint.read(folder / "best.pt", on_disk=True)["classes"]
-        classes = f"{amount(len(names), 'class')}: {', '.join(names)}"
-    return Run(folder, constants | {"val": typed.get("val")}, typed, rows, classes)
+        classes = brief(f"{len(names)}: {', '.join(names)}")
+    return Run(folder, constants, epochs, rows, classes)
 
 
 def folders_of(words: Sequence[str]) -> list[Path]:
@@ -103,18 +83,19 @@ def folders_of(words: Sequence[str]) -> list[Path]:
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
     """Returns the table: a header, then a row per run. Columns in which all runs are equal are left out at its end."""
-    head = ["", "run", "best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
+    head = ["", "run", "best mAP", "epoch", "last mAP", "epochs", "minutes"]
     rows = []
     for number, run in enumerate(runs, 1):
         best = epoch = last = "-"
         if run.best:
             best, epoch = in_points(run.best["AP"]), f"{run.best['epoch']:.0f}"
             last = in_points(run.evaluated[-1]["AP"])
-        epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.constants.get('epochs'))}"
-        rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{run.minutes:.1f}", f"{run.images:,}"])
+        epochs = f"{run.rows[-1]['epoch']:.0f} of {run.epochs}"
+        minutes = sum(row.get("seconds", 0) for row in run.rows) / 60
+        rows.append([str(number), run.folder.name, best, epoch, last, epochs, f"{minutes:.1f}"])
     names = dict.fromkeys(name for run in runs for name in run.constants if name not in NAMES)
-    columns = {"data": [letters(runs)[run.data] for run in runs]}
-    columns |= {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
+    columns = {name: [show(run.constants[name]) if name in run.constants else "-" for run in runs] for name in names}
+    columns["classes"] = [run.classes for run in runs]
     for name, texts in columns.items():
         if len(set(texts)) > 1:
             head.append(name)
@@ -123,33 +104,17 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     return [head, *rows]
 
 
-def letters(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """Returns a letter for each validation data with their classes, in the order of the runs."""
-    return {data: chr(ord("A") + index) for index, data in enumerate(dict.fromkeys(run.data for run in runs))}
-
-
-def notes(runs: Sequence[Run]) -> list[str]:
-    """Returns the meaning of the columns, and the data of each letter if there are several."""
-    lines = [
-        "mAP50-95 in percent on the validation data; minutes of training without evaluations; training images processed"
-    ]
-    if len(letters(runs)) > 1:
-        lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
-        lines += [f"data {letter}: {'; '.join(data)}" for data, letter in letters(runs).items()]
-    return lines
-
-
 def repeats(runs: Sequence[Run]) -> list[str]:
     """Returns the mean and the spread of the best mAP of runs that repeat one with other seeds or folds."""
     groups: dict[tuple, list[tuple[str, Run]]] = {}
     for number, run in enumerate(runs, 1):
         if run.best:
-            others = [f"{name}={run.typed[name]}" for name in sorted(run.typed) if name not in (*NAMES, *REPEATED)]
-            val = re.sub(r"^\d+/", "", str(run.typed.get("val")))  # 1/5 and 2/5 are folds of one division
-            groups.setdefault((*others, val, run.classes), []).append((str(number), run))
+            others = [f"{name}={value}" for name, value in run.constants.items() if name not in (*NAMES, *REPEATED)]
+            val = re.sub(r"^\d+/", "", str(run.constants.get("val")))  # 1/5 and 2/5 are folds of one division
+            groups.setdefault((*sorted(others), val, run.classes), []).append((str(number), run))
     lines = []
     for group in groups.values():
-        differ = [name for name in REPEATED if len({show(run.typed.get(name)) for _, run in group}) > 1]
+        differ = [name for name in REPEATED if len({show(run.constants.get(name)) for _, run in group}) > 1]
         if differ:
             maps = [run.best["AP"] for _, run in group]
             spread = f"mean {in_points(statistics.mean(maps))}, standard deviation {in_points(statistics.stdev(maps))}"
@@ -172,7 +137,7 @@ def main(words: Sequence[str]) -> None:
     runs.sort(key=lambda run: -run.best.get("AP", -1))
     lines = []
     if runs:
-        lines += [*aligned(table(runs), ("run", "data")), *notes(runs), *repeats(runs)]
+        lines += [*aligned(table(runs), ("run", "val", "classes")), NOTE, *repeats(runs)]
     if refused:
         lines += ["", "not compared:", *refused]
     print("\n".join(printable(line.rstrip()) for line in lines))

@@ -31,6 +31,7 @@ from datasets.store import Annotations
 from deploy.tiles import Tiles
 from tools.tiles import cut_tiles
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
+from utils.files import matched
 from utils.outputs import write_all
 from utils.script import run_script
 from utils.text import amount, error_text
@@ -48,6 +49,7 @@ class Config(Constants):
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
+    bad_images: str = "error"  # images that cannot be read, where their size is needed: "error", "skip" or "repair"
     tile: int | None = None  # the side in pixels of tiles to cut the images into, to train on small objects
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
 
@@ -112,7 +114,7 @@ def _texts(outputs: dict[Path, Annotations], goal: Path) -> dict[Path, str]:
 
 def _checked(goal: Path, cfg: Config) -> Tiles | None:
     """Checks all that needs no data. Returns the layout of tile=, or None without it. Raises ValueError."""
-    choices: dict[str, Sequence[str]] = {"bad_boxes": ("drop", "error")}
+    choices: dict[str, Sequence[str]] = {"bad_boxes": ("drop", "error"), "bad_images": ("error", "skip", "repair")}
     if cfg.source_split:
         choices["source_split"] = tuple(SPLITS)
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
@@ -132,7 +134,8 @@ def _checked(goal: Path, cfg: Config) -> Tiles | None:
 
 def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list[str]]:
     """Reads the data, `with_sizes` of their images, too. Returns them with notes. Raises DataError for missing images."""
-    options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, split_by=cfg.split_by)
+    chosen = ("classes", "merge", "image_root", "bad_boxes", "bad_images", "split_by")
+    options = read_options(**{name: getattr(cfg, name) for name in chosen})
     data = read(source, cfg.source_split or ("all" if cfg.split else "train"), options)
     missing = [path for path in map(data.path, range(len(data))) if not os.path.exists(path)]
     raise_any(
@@ -180,7 +183,7 @@ def with_names(words: list[str]) -> list[str]:
     named = list(words)
     for place, name in enumerate(("data", "target")):
         if place < len(words) and words[place].partition("=")[0] not in constants and not words[place].startswith("-"):
-            named[place] = f"{name}={words[place]}"
+            named[place] = f"{name}={matched(words[place])}"
     return named
 
 

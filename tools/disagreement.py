@@ -5,21 +5,14 @@ Four kinds, each with one score from 0 to 1 that is comparable within the kind o
 labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of the same class; only
 others are evidence. s is the confidence of a detection.
 
-- missing: how often such detections have a label, times 0.8^n. A logistic regression over all detections learns it from four
-  numbers: the confidence; the usual confidence of the class, and how often its detections have a label; and the overlap with
-  labels of other objects, because what half covers a label is more likely a bad box than a forgotten object. A class that the
-  annotators often leave out counts less. n better ones are in the same image: whoever opens the image sees them all, and an
-  image of which most was never labeled does not fill the list. A detection that overlaps a label at IoU 0.3, or is within one by
-  0.7 of its area, is no missing box: it is a part of the labeled object, or another outline of it. It is one nevertheless if a
-  tenth of the labels of its class overlap labels of that class so, as number plates are within cars.
-- wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
-  confidence of class c there. `confusion` is how often the models take the classes for each other: the geometric mean of
-  usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c]. Models confuse two similar classes both ways, while wrong labels, most
-  of which belong to objects of a frequent class, raise only the first ratio. The form is Bayes' rule for "the object is a k"
-  against "it is a c that looks like a k", if one of eleven such labels is wrong.
-- loose: s / (s + usual[c, c]) * (1 - IoU / usual IoU of the class), of the detection that belongs to the label: how sure the
-  model is compared with other labels of this class, and how far off. A class that is never localized well has a low usual
-  IoU, so its labels are not reported.
+- missing: how often such detections have a label, times 0.8^n for n better ones in the same image. A logistic regression over
+  all detections learns it from the confidence, the usual confidence of the class, how often its detections have a label, and
+  the overlap with labels of other objects. A detection that overlaps a label at IoU 0.3, or is within one by 0.7 of its area,
+  is a part of the labeled object, unless a tenth of the labels of its class overlap labels so, as number plates within cars.
+- wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c, where c has the
+  confidence `own`. `confusion`, the geometric mean of usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c], is high for
+  classes that models take for each other both ways. It is Bayes' rule if one of eleven such labels is wrong.
+- loose: s / (s + usual[c, c]) * (1 - IoU / usual IoU of the class), of the detection that belongs to the label.
 - doubled: the IoU of two labels. The one that the detections support less is the suspect.
 """
 

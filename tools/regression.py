@@ -1,13 +1,12 @@
-"""Log-odds of probabilities, and a logistic regression."""
+"""Logistic regression."""
 
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 MIN_PROBABILITY = 0.02  # smaller probabilities count as this one
 RIDGE = 10.0  # L2 penalty of what the weights differ from the expected ones
+STEPS = 50  # about ten are needed
 
 
 def logit(probabilities: np.ndarray) -> np.ndarray:
@@ -23,17 +22,18 @@ def probability(log_odds: np.ndarray) -> np.ndarray:
 
 def logistic_regression(x: np.ndarray, y: np.ndarray, expected: Sequence[float]) -> np.ndarray:
     """Returns the weights [f] that predict y [n], 0 or 1, from features x [n, f]. With few data they stay near `expected`."""
-    features, target = torch.from_numpy(x), torch.from_numpy(y)
-    start = torch.tensor(expected, dtype=torch.float64)
-    weights = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+    start = np.array(expected, float)
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        errors = binary_cross_entropy_with_logits(features @ weights, target, reduction="sum")
-        value = errors + RIDGE / 2 * (weights - start).square().sum()
-        value.backward()
-        return value
+    def loss(weights: np.ndarray) -> float:
+        log_odds = x @ weights
+        return float((np.logaddexp(0, log_odds) - y * log_odds).sum() + RIDGE / 2 * np.square(weights - start).sum())
 
-    optimizer.step(loss)
-    return weights.detach().numpy()
+    weights = start.copy()
+    for _ in range(STEPS):  # of Newton's method, each halved until it lowers the loss
+        found = probability(x @ weights)
+        gradient = x.T @ (found - y) + RIDGE * (weights - start)
+        step = np.linalg.solve((x.T * (found * (1 - found))) @ x + RIDGE * np.eye(len(start)), gradient)
+        while np.abs(step).max() > 1e-12 and loss(weights - step) > loss(weights):
+            step /= 2
+        weights -= step
+    return weights

@@ -25,7 +25,7 @@ import numpy as np
 
 import nets
 from datasets.check_images import check_images
-from datasets.errors import DataError
+from datasets.errors import DataError, logged
 from datasets.formats.class_names import class_text
 from datasets.formats.options import read_options
 from datasets.formats.read import SPLITS, read
@@ -201,7 +201,7 @@ def main(cfg: Config) -> Path:
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
     data, notes = check_images(read(str(cfg.data), cfg.split, options), options)
     for note in notes:
-        print(f"note: {note}")
+        print(logged(note))
     if data.crowd.all():
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
     detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else None  # may be refused: no folder before

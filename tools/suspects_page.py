@@ -1,6 +1,8 @@
 """Writes the suspects for a person: suspects.html, a self-contained page with an image of each, and suspects.csv."""
 
 import csv
+import io
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -10,6 +12,8 @@ from datasets.store import Annotations
 from report import page
 from tools.disagreement import Suspect
 from utils.draw import draw_labeled
+from utils.images import ImageError
+from utils.outputs import write_all
 
 TITLES = {"missing": "Missing boxes", "wrong": "Wrong classes", "loose": "Loose boxes", "doubled": "Doubled boxes"}
 LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (190, 60, 200)  # BGR: orange, blue; purple for other labels
@@ -32,27 +36,29 @@ def write_page(
         for suspect in suspects:
             jpeg = b""
             if left > 0:
-                jpeg = thumbnail(data.image(suspect.image), suspect, data.boxes_of(suspect.image)[0], data.classes)
+                with suppress(ImageError):  # the file is gone by now: its card has no image
+                    jpeg = thumbnail(data.image(suspect.image), suspect, data.boxes_of(suspect.image)[0], data.classes)
             left -= len(jpeg)
             card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(suspect, data.classes)}
             card |= {"score": f"{suspect.score:.3f}", "line": str(lines[suspect.image])}
             cards.append(card | {"place": data.where(suspect.image), "name": Path(data.path(suspect.image)).name})
         shown[f"{TITLES[kind]} {len(suspects)}"] = cards
     html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, source=data.source, quality=quality)
-    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+    write_all({path: html.encode("utf-8", "replace")})
 
 
 def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
     """Writes a row per suspect; `lines`: the line of each image in suspects.txt."""
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("kind", "score", "image", "line", "source", "box", "class", "proposal", "proposed class"))
-        for suspect in (suspect for of_kind in groups.values() for suspect in of_kind):
-            row = [suspect.kind, f"{suspect.score:.4f}", cell(data.path(suspect.image)), lines[suspect.image]]
-            row.append(cell(data.where(suspect.image)))
-            for box in (suspect.label, suspect.proposal):
-                row += [",".join(f"{side:.1f}" for side in box.box), cell(data.classes[box.label])] if box else ["", ""]
-            rows.writerow(row)
+    text = io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(("kind", "score", "image", "line", "source", "box", "class", "proposal", "proposed class"))
+    for suspect in (suspect for of_kind in groups.values() for suspect in of_kind):
+        row = [suspect.kind, f"{suspect.score:.4f}", cell(data.path(suspect.image)), lines[suspect.image]]
+        row.append(cell(data.where(suspect.image)))
+        for box in (suspect.label, suspect.proposal):
+            row += [",".join(f"{side:.1f}" for side in box.box), cell(data.classes[box.label])] if box else ["", ""]
+        rows.writerow(row)
+    write_all({path: text.getvalue()})
 
 
 def cell(text: str) -> str:

@@ -16,6 +16,7 @@ from datasets.scan import clipped_boxes
 from datasets.store import Annotations
 from deploy.tiles import Tiles, cut
 from utils.boxes import area, intersection
+from utils.files import naming
 from utils.images import READERS, decode_deep, prefetch, read_bytes, read_image
 
 VISIBLE = 0.3  # a tile keeps a box if it shows at least this fraction of it
@@ -107,7 +108,8 @@ def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
             image = decode_deep(read_bytes(path), path)
         for tile, part in zip(some, cut(image, np.array([tile.window for tile in some])), strict=True):
             options = JPEG if tile.path.endswith(".jpg") else []
-            Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())
+            with naming(tile.path):
+                Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())
 
     groups = groupby((tile for tile in tiles if tile.is_cut), key=lambda tile: tile.image)
     for _ in prefetch(write, ((index, list(some)) for index, some in groups), 2 * READERS, READERS):

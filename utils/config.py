@@ -18,7 +18,7 @@ from textwrap import wrap
 from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
-from utils.files import missing_text
+from utils.files import matched, missing_text
 from utils.remote import refuse_keys
 from utils.text import brief, printable
 
@@ -94,6 +94,7 @@ def _with_name(word: str, positional: Mapping[str, Callable[[str], bool]], kinds
     name, equals, _ = word.partition("=")
     if name in kinds or word.startswith("-") or (equals and not os.path.exists(word)):
         return word
+    word = matched(word)
     owner = next((constant for constant, accepts in positional.items() if accepts(word)), None)
     return f"{owner}={word}" if owner else word
 

@@ -1,6 +1,7 @@
 """Files: written completely or not at all, the files of a folder, and the cache folder."""
 
 import difflib
+import glob
 import os
 import socket
 import threading
@@ -14,8 +15,18 @@ from utils.text import brief
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 
 
+def matched(word: str) -> str:
+    """Returns the path that a pattern as runs/a*/best.pt matches, which cmd.exe and PowerShell leave to the program.
+
+    A pattern that matches several paths or none, and any other word, stays as it is."""
+    paths = [] if os.path.exists(word) else glob.glob(word)
+    return paths[0] if len(paths) == 1 else word
+
+
 def missing_text(path: str) -> str:
     """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
+    if paths := sorted(glob.glob(path)):
+        return f"{len(paths)} paths match: name one, such as {brief(paths[0])}"
     near = similar_path(path)
     fix = f"did you mean {brief(near)}?" if near else "correct the path"
     place = "" if os.path.isabs(path) else f" in {os.getcwd()}"
@@ -63,6 +74,17 @@ def _raise_unreadable(error: OSError) -> None:
 
 
 @contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Adds the path of a file to errors that do not have it, such as those of a full disk while it is written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a temporary file that replaces `path` when the block ends without an error.
 
@@ -72,7 +94,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -83,9 +105,6 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-    except OSError as error:  # that of a full disk names no file, others the temporary one
-        error.filename, error.filename2 = str(path), None
-        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -2,20 +2,19 @@
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from utils.config import ConfigError
+from utils.files import naming
 from utils.text import amount
 
-RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "report.html")  # besides the worst images
+RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "report.html")
 
 
 def results_in(folder: str | Path | None) -> list[Path]:
     """Returns the files in a folder that have the names of the results of an evaluation."""
-    there = sorted(Path(folder).iterdir()) if folder and Path(folder).is_dir() else []
-    return [path for path in there if path.name in RESULTS or re.fullmatch(r"worst_\d\d+\.jpg", path.name)]
+    return [path for name in RESULTS if folder and (path := Path(folder, name)).exists()]
 
 
 def require_replaceable(option: str, files: Iterable[Path], are_ours: bool, program: str) -> None:
@@ -58,7 +57,8 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
     try:
         for path, data in contents.items():
             data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-            temporary[path].write_bytes(data)
+            with naming(path):
+                temporary[path].write_bytes(data)
         for path in contents:
             os.replace(temporary[path], path)
     finally:

@@ -64,11 +64,11 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
 
 def _report(source: Source, problems: list[str], without_area: list[str], bad_boxes: str) -> list[str]:
     """Returns a note about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
-    problems = source.problems + problems
+    problems = list(dict.fromkeys(source.problems + problems))  # a label file may be that of two images
     if problems and bad_boxes == "error":
         problems += without_area
     raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    return note_dropped(f"{source.path}: boxes without area", without_area, bad_boxes)
+    return note_dropped(f"{source.path}: boxes without area", without_area, len(source.labels), bad_boxes)
 
 
 def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from datasets.errors import check_path, first_ten
+from datasets.errors import check_path, first_ten, graded
 from datasets.store import Classes, Strings
 from utils.text import class_name_problem, clean_name
 
@@ -147,7 +147,8 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
             else:
                 source.problems.append(f"{place}: {class_name_problem(box.name)}")
     if left_out:
-        source.notes.append(f"{source.path}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
+        note = f"{source.path}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}"
+        source.notes.append(graded(note, len(left_out), len(left_out) + len(source.labels)))
 
 
 def source_of(path: str, files: Sequence[LabelFile], names: tuple[str, ...]) -> Source:

@@ -2,6 +2,7 @@
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from refused import refused
 
 import datasets.scan
 from datasets.cache import ImageCache
-from datasets.check_images import check_images
+from datasets.check_images import check_images, repeated_boxes
 from datasets.errors import DataError
 from datasets.formats.options import ReadOptions
 from datasets.scan import scan
@@ -138,7 +139,33 @@ def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> No
 def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
     good, report = check_images(data(tmp_path, "a.png -3,2,20,20,0 1,1,48,32,0 40,20,60.5,32,0\n"))
     assert len(good.boxes) == 3 and good.boxes[0].tolist() == [-3, 2, 20, 20]
-    assert len(report) == 1 and report[0].endswith("clipped: 2")
+    assert len(report) == 1 and "clipped: 2" in report[0]
+
+
+@pytest.mark.parametrize(("far", "is_warning"), [(1, False), (2, True), (15, True)])
+def test_a_tenth_of_boxes_that_reach_out_of_their_images_is_a_warning_with_the_probable_reason(
+    tmp_path: Path, far: int, is_warning: bool
+) -> None:
+    """A pixel is rounding; what lies wholly outside counts, too."""
+    boxes = ["1,1,49,32,0"] * (20 - far) + ["30,10,78,30,0"] * (far - 1) + ["50,10,78,30,0"]
+    found = data(tmp_path, f"a.png {' '.join(boxes)}\n")
+    _, report = check_images(found, ReadOptions(bad_boxes="drop"))
+    warnings = [note for note in report if note.startswith("WARNING") and f"{far} of 20" in note and "corners" in note]
+    assert bool(warnings) == is_warning == ("corners" in "".join(report))
+    if is_warning:
+        with refused(DataError, f"{far} of 20", "corners"):
+            check_images(found, ReadOptions(bad_boxes="error"))
+
+
+def test_a_tenth_of_images_with_another_size_or_unreadable_or_of_repeated_boxes_is_a_warning(tmp_path: Path) -> None:
+    for count, is_warning in ((10, True), (40, False)):
+        found = data(tmp_path, "a.png 1,2,3,4,0 5,6,7,8,0\n" * (count - 2) + "gone.png 1,2,3,4,0\n" * 2)
+        others = "".join(f" 1,2,{3 + n},9,0" for n in range(count - 3))
+        sizes = found.sizes.copy()
+        sizes[:2] = 10
+        _, report = check_images(replace(found, sizes=sizes), ReadOptions(bad_images="skip"))
+        report += repeated_boxes(data(tmp_path, "a.png" + " 1,2,3,4,0" * 3 + others + "\n"))
+        assert [note.startswith("WARNING") for note in report] == [is_warning] * 3
 
 
 def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from nets.postprocess import Detections
 from utils.images import into_original, letterbox
 
 LOW = {"device": "cpu", "confidence": 0.7}
-EVALUATED = {**LOW, "workers": 0, "worst": 0, "batch_size": 4}
+EVALUATED = {**LOW, "workers": 0, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,6 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
     ]
     for name, of_class in metrics["per_class"].items():
         assert of_class["boxes"] == 0 or f"{name} " in text
-    assert (path.parent / "worst_01.jpg").exists() and f"{path.parent / 'worst_01.jpg'}" in text
     without, *_ = train_quietly(config(demo_images, tmp_path / "without", epochs=2))
     assert not (without / "evaluation").exists()
     assert_same_run(folder, without)
@@ -100,7 +99,7 @@ def finished(demo_images, tmp_path_factory) -> dict[int, Path]:
     return {2: first, 3: second}
 
 
-@pytest.mark.parametrize("numbers", [range(15, 16), range(17, 18), pytest.param(range(1, 30), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("numbers", [range(14, 15), range(16, 17), pytest.param(range(1, 30), marks=pytest.mark.slow)])
 def test_the_files_of_a_run_belong_together_whichever_of_them_was_the_last(
     demo_images, tmp_path, monkeypatch, finished, numbers
 ):

@@ -109,6 +109,10 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
     good = data(tmp_path, "c.txt", many)
     assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
+    crowded = data(tmp_path, "e.txt", "x.jpg" + " 0,0,5,5,1" * 310 + "\ny.jpg 0,0,5,5,0\n")
+    coco, limit = summary.data_warnings(good, crowded)
+    told(coco, "1 of 2 images", "100 boxes of dog", "210 of 311")
+    told(limit, "1 of 2 images", "max_detections=300", "10 of 311")
 
 
 @pytest.mark.parametrize("side, is_named", [(20, True), (25, True), (28, False), (90, False)])

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import runpy
-import sys
 
 import numpy as np
 import pytest
@@ -11,18 +9,9 @@ from coco_cases import entries, evaluated, ground_truth, random_case
 from files import read_annotation_file
 from refused import refused
 
-from metrics import coco
-from metrics.coco import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, load_backend, to_coco
+from metrics.coco import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, to_coco
+from metrics.comparison import analyze_errors
 from metrics.matches import match_classes
-
-BACKENDS = ["faster-coco-eval", "pycocotools"]
-
-
-def backend(name):
-    try:
-        return load_backend(name)
-    except ImportError:
-        pytest.skip(f"{name} is not installed")
 
 
 def reference(ground_truth, detections):
@@ -36,23 +25,23 @@ def curve_of(boxes, detections, rule="coco"):
     return curves(match_classes(ground_truth(boxes), detections), rule)["a"]
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_metrics_equal_pycocotools_to_twelve_decimals(name, seed):
+def test_metrics_equal_pycocotools_to_twelve_decimals(seed):
     truth, detections = random_case(seed)
-    result = coco_metrics(truth, detections, backend(name))
+    result = coco_metrics(truth, detections)
     assert {key: result[key] for key in COCO_METRICS} == reference(truth, detections)
 
 
 @pytest.mark.slow
-def test_stored_detections_of_yolox_nano_have_the_published_ap_with_both_backends(shared):
+def test_stored_detections_of_yolox_nano_have_the_published_ap(shared):
     folder = shared / "data/coco_val326"
     truth = json.loads((folder / "instances_val2017_core326.json").read_text())
     detections = json.loads((folder / "yolox_nano_detections.json").read_text())
-    results = [coco_metrics(truth, detections, backend(name)) for name in BACKENDS]
-    assert results[0] == results[1] and (round(results[0]["AP"], 4), round(results[0]["AP50"], 4)) == (0.2880, 0.4480)
-    rows = results[0]["per_class"].values()
-    assert np.mean([row["AP"] for row in rows if row["AP"] > -1]) == pytest.approx(results[0]["AP"])
+    result = coco_metrics(truth, detections)
+    assert {key: result[key] for key in COCO_METRICS} == reference(truth, detections)
+    assert (round(result["AP"], 4), round(result["AP50"], 4)) == (0.2880, 0.4480)
+    rows = result["per_class"].values()
+    assert np.mean([row["AP"] for row in rows if row["AP"] > -1]) == pytest.approx(result["AP"])
     assert sum(row["boxes"] for row in rows) == 2647 - 28  # crowd regions do not count
 
 
@@ -69,9 +58,8 @@ def test_curves_give_the_ap50_of_pycocotools(seed):
             assert np.append(curve.envelope(), 0)[at].mean() == pytest.approx(per_class[name]["AP50"], abs=1e-9)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_no_detections_give_zero(name):
-    result = coco_metrics(ground_truth([(1, 1, 0, 0, 50, 50)]), [], backend(name))
+def test_no_detections_give_zero():
+    result = coco_metrics(ground_truth([(1, 1, 0, 0, 50, 50)]), [])
     assert result["AP"] == result["AP50"] == result["AR100"] == result["VOC_AP50"] == 0.0
     assert result["AP_large"] == -1  # no large box
     row = result["per_class"]["a"]
@@ -79,9 +67,8 @@ def test_no_detections_give_zero(name):
     assert result["per_class"]["b"]["AP"] == result["per_class"]["b"]["recall"] == -1
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_no_boxes_give_minus_one(name):
-    result = coco_metrics(ground_truth([]), entries((1, 1, 0, 0, 9, 9, 0.5)), backend(name))
+def test_no_boxes_give_minus_one():
+    result = coco_metrics(ground_truth([]), entries((1, 1, 0, 0, 9, 9, 0.5)))
     assert result["AP"] == result["VOC_AP50"] == result["per_class"]["a"]["f1"] == -1
 
 
@@ -94,20 +81,9 @@ def test_a_box_with_annotation_id_zero_counts():
 def test_computing_metrics_prints_nothing_and_keeps_its_arguments_and_gives_json(capfd):
     truth, detections = random_case(0)
     before = copy.deepcopy((truth, detections))
-    for name in BACKENDS:
-        text = json.dumps(coco_metrics(truth, detections, backend(name)), allow_nan=False)
-        assert '"VOC_AP50"' in text
+    assert '"VOC_AP50"' in json.dumps(coco_metrics(truth, detections), allow_nan=False)
     assert (truth, detections) == before
     assert capfd.readouterr() == ("", "")
-
-
-def test_without_faster_coco_eval_pycocotools_is_used_and_named(monkeypatch):
-    assert coco.BACKEND.name.split()[0] in BACKENDS
-    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
-    alone = runpy.run_path(coco.__file__)
-    assert alone["BACKEND"].name.startswith("pycocotools ")
-    truth, detections = random_case(0)
-    assert alone["coco_metrics"](truth, detections) == coco_metrics(truth, detections)
 
 
 def test_detections_with_unknown_ids_are_refused():
@@ -155,10 +131,40 @@ def test_a_small_detection_in_a_crowd_region_is_ignored_by_coco_and_false_for_vo
     assert len(coco.scores) == 0 and len(voc.scores) == 1 and voc.recall.tolist() == [0.0]
 
 
-def test_only_the_best_hundred_detections_per_image_and_class_count():
+def test_only_the_metrics_of_coco_leave_out_what_is_beyond_a_hundred_detections_of_an_image_and_class():
     rows = [(1, 1, 300, 300, 10, 10, 0.9)] * 100 + [(1, 1, 0, 0, 10, 10, 0.1)]
     row = coco_metrics(ground_truth([(1, 1, 0, 0, 10, 10)]), entries(*rows))["per_class"]["a"]
-    assert row["recall"] == row["AP50"] == row["VOC_AP50"] == 0.0
+    assert row["AP50"] == 0.0
+    assert row["recall"] == 1.0 and row["threshold"] == 0.1 and row["precision"] == pytest.approx(1 / 101)
+
+
+def dense_case(objects, false_alarms):
+    """Four images in which each object is found with a score above .6, and false alarms with scores below .4."""
+    rng, boxes, found = np.random.default_rng(0), [], []
+    for image in range(1, 5):
+        for k in range(objects):
+            box = image, 1, k % 25 * 40, k // 25 * 40, 20, 20
+            boxes.append(box)
+            found.append((*box, 0.61 + 0.3 * rng.random()))
+        found += [
+            (image, 1, k % 25 * 40 + 22, k // 25 * 40 + 800, 12, 12, 0.39 * rng.random()) for k in range(false_alarms)
+        ]
+    return ground_truth(boxes, images=range(1, 5)), entries(*found)
+
+
+@pytest.mark.parametrize("objects", [60, 99, 101, 150, 300])
+def test_more_than_a_hundred_objects_in_an_image_change_nothing_but_the_metrics_of_coco(objects):
+    truth, detections = dense_case(objects, 80)
+    metrics = coco_metrics(truth, detections)
+    row = metrics["per_class"]["a"]
+    assert row["precision"] == row["recall"] == row["f1"] == row["VOC_AP50"] == metrics["recall"] == 1.0
+    assert 0.38 < metrics["confidence"] <= 0.61 < row["threshold"] < 0.63
+    assert {key: metrics[key] for key in COCO_METRICS} == reference(truth, detections)
+    assert (metrics["AP50"] == 1.0) == (objects <= 100)
+    curve = curves(match_classes(truth, detections))["a"]  # of the report and its slider
+    assert curve.found[-1] == 4 * (objects + 80) and curve.recall[-1] == 1.0
+    matrix = analyze_errors(truth, detections, 0.5).matrix
+    assert matrix[0, 0] == matrix.sum() == 4 * objects
 
 
 def test_an_iou_of_exactly_one_half_is_a_match():

@@ -9,6 +9,11 @@ from metrics.comparison import compare_images, confusion_matrix
 FAR = (400, 400, 10, 10)
 
 
+def errors(one):
+    """The number of missed boxes and false detections."""
+    return int(one.missed.sum() + one.false.sum())
+
+
 def compared(truth, detections, confidence=0.5):
     """The comparison of the first image, and the confusion matrix."""
     comparisons = compare_images(truth, detections, confidence)
@@ -19,7 +24,7 @@ def test_correct_misclassified_missed_and_false_detections_are_counted():
     truth = ground_truth([(1, 1, 0, 0, 10, 10), (1, 1, 50, 0, 10, 10), (1, 2, 100, 0, 10, 10)])
     detections = entries((1, 1, 0, 0, 10, 10, 0.9), (1, 2, 50, 0, 10, 10, 0.8), (1, 2, *FAR, 0.7), (1, 1, *FAR, 0.4))
     one, matrix = compared(truth, detections)
-    assert matrix == [[1, 1, 0], [0, 0, 1], [0, 1, 0]] and one.errors == 4
+    assert matrix == [[1, 1, 0], [0, 0, 1], [0, 1, 0]] and errors(one) == 4
     assert one.missed.tolist() == [False, True, True] and one.false.tolist() == [False, True, True]
 
 
@@ -44,14 +49,14 @@ def test_detections_in_a_crowd_region_of_their_class_are_no_errors():
     truth = ground_truth([(1, 1, 0, 0, 100, 100, 1), (1, 1, 5, 5, 10, 10)])
     inside = entries((1, 1, 50, 50, 10, 10, 0.9), (1, 1, 5, 5, 10, 10, 0.9), (1, 1, 70, 50, 10, 10, 0.9))
     one, matrix = compared(truth, inside)
-    assert matrix == [[1, 0, 0], [0, 0, 0], [0, 0, 0]] and one.errors == 0
+    assert matrix == [[1, 0, 0], [0, 0, 0], [0, 0, 0]] and errors(one) == 0
     assert compared(truth, entries((1, 2, 50, 50, 10, 10, 0.9)))[1] == [[0, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
 def test_images_without_boxes_or_detections_are_compared_too():
     truth = ground_truth([(2, 1, 0, 0, 10, 10)], images=(1, 2, 7))
     comparisons = compare_images(truth, entries((7, 1, *FAR, 0.9)), 0.5)
-    assert [one.errors for one in comparisons] == [0, 1, 1]
+    assert [errors(one) for one in comparisons] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,4 +70,4 @@ def test_rows_of_the_confusion_matrix_sum_to_boxes_and_columns_to_detections(see
     assert matrix[:, :3].sum(0).tolist() == [int((labels == n).sum()) for n in range(3)] and matrix[3, 3] == 0
     off_diagonal = matrix.sum() - np.trace(matrix)
     misclassified = matrix[:3, :3].sum() - np.trace(matrix[:3, :3])  # one missed box and one false detection
-    assert sum(one.errors for one in comparisons) == off_diagonal + misclassified
+    assert sum(errors(one) for one in comparisons) == off_diagonal + misclassified

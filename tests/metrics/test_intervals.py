@@ -4,23 +4,25 @@ import numpy as np
 import pytest
 from coco_cases import entries, ground_truth, random_case
 
-from metrics.coco import COCO_METRICS, coco_metrics
+from metrics.coco import coco_metrics
 from metrics.intervals import MIN_IMAGES, bootstrap, resampled_metrics
 from metrics.matches import match_classes
 
+NAMES = ("AP", "AP50", "AP75", "AR100")
+
 
 def resampled(truth, detections, counts):
-    """The twelve metrics and the AP of each class where every image counts `counts` times; -1 for nothing to measure."""
+    """The metrics and the AP of each class where every image counts `counts` times; -1 for nothing to measure."""
     weights = np.array([counts], np.int32)
     metrics, per_class = resampled_metrics(list(match_classes(truth, detections).values()), weights)
-    shown = [np.nan_to_num(np.array([metrics[name][0] for name in COCO_METRICS]), nan=-1)]
+    shown = [np.nan_to_num(np.array([metrics[name][0] for name in NAMES]), nan=-1)]
     return np.concatenate([*shown, np.nan_to_num(per_class[:, 0], nan=-1)])
 
 
 def expected(truth, detections):
     """The same numbers by the evaluator."""
     metrics = coco_metrics(truth, detections)
-    return [metrics[name] for name in COCO_METRICS] + [row["AP"] for row in metrics["per_class"].values()]
+    return [metrics[name] for name in NAMES] + [row["AP"] for row in metrics["per_class"].values()]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -47,6 +49,14 @@ def intervals_of(truth, detections):
     return bootstrap(match_classes(truth, detections), len(truth["images"]))
 
 
+def test_detections_beyond_the_limit_of_coco_do_not_change_the_intervals():
+    """The hundred best are false, and those after them are correct."""
+    boxes = [(1, 1, x, 0, 10, 10) for x in range(0, 300, 20)]
+    false = [(1, 1, 500, 400, 10, 10, 0.9)] * 100
+    truth, found = ground_truth(boxes, images=(1, 2)), entries(*false, *((*box, 0.5) for box in boxes))
+    np.testing.assert_allclose(resampled(truth, found, [1, 1]), expected(truth, found), atol=1e-11)
+
+
 def many_images(count):
     """Images with one box, of which the detector finds two thirds, more or less."""
     rng = np.random.default_rng(0)
@@ -59,12 +69,12 @@ def test_intervals_hold_the_metric_repeat_themselves_and_shrink_with_the_data():
     for count in (100, 400):
         truth, detections = many_images(count)
         metrics, (intervals, per_class) = coco_metrics(truth, detections), intervals_of(truth, detections)
-        for name in ("AP", "AP50", "AP75", "AP_medium", "AR1", "AR10", "AR100", "AR_medium"):
+        assert tuple(intervals) == NAMES
+        for name in NAMES:
             low, high = intervals[name]
             assert 0 < low < metrics[name] < high < 1
         assert intervals_of(truth, detections) == (intervals, per_class)
         assert per_class["a"] == pytest.approx(intervals["AP"]) and per_class["b"] is None
-        assert intervals["AP_small"] is intervals["AP_large"] is intervals["AR_small"] is None
         (low, high), found = intervals["AR100"], metrics["AR100"]  # a mean of values that are 0 or 1
         assert high - low == pytest.approx(2 * 1.96 * (found * (1 - found) / count) ** 0.5, rel=0.3)
 

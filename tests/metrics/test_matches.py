@@ -1,4 +1,4 @@
-"""metrics/matches.py: every match of every image, class, size and IoU equals pycocotools, and so do the twelve metrics."""
+"""metrics/matches.py: every match of every image, class and IoU equals pycocotools, and so do the metrics from them."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from coco_cases import entries, evaluated, ground_truth
 from metrics import matches
 from metrics.coco import COCO_METRICS, coco_metrics
 from metrics.intervals import resampled_metrics
-from metrics.matches import CORRECT, IGNORED, IOUS, MAX_DETECTIONS, match_classes
+from metrics.matches import COCO_LIMIT, CORRECT, IGNORED, IOUS, match_classes
 
 CATEGORIES = (7, 3, 90, 1)  # not sorted; 1 has no boxes
 SIDES = (4, 9.3, 31, 32, 33.5, 50, 96, 97, 130)  # some at the limits of the sizes
@@ -34,7 +34,7 @@ def hard_case(seed):
             found.append((image, int(rng.choice(CATEGORIES)), *place, rng.integers(1, 8) / 8))
         found.append((image, 3, 500, 500, *rng.choice(SIDES, 2).tolist(), rng.integers(1, 8) / 8))  # on nothing
     found += [(39, 3, 500, 500, side, side, 0.5) for side in SIDES]
-    for number in range(MAX_DETECTIONS + 20):
+    for number in range(COCO_LIMIT + 20):
         found.append((40, 3, number % 7, 0, 50, 50, rng.integers(1, 8) / 8))
     boxes += [(40, 3, 2 * number, 0, 50, 50, number % 2) for number in range(6)]
     order = rng.permutation(len(found))
@@ -50,20 +50,33 @@ def test_every_match_equals_that_of_pycocotools(seed):
     truth, detections = hard_case(seed)
     evaluator = evaluated(truth, detections)
     images = sorted(image["id"] for image in truth["images"])
-    made = dict(zip(CATEGORIES, match_classes(truth, detections).values(), strict=True))
-    sizes = [tuple(limits) for limits in evaluator.params.areaRng]
+    everything = match_classes(truth, detections).values()
+    made = {category: one.counted_by_coco() for category, one in zip(CATEGORIES, everything, strict=True)}
     compared = 0
     for one in filter(None, evaluator.evalImgs):
-        size, mine = sizes.index(tuple(one["aRng"])), made[one["category_id"]]
-        rows = np.flatnonzero(mine.images == images.index(one["image_id"]))
-        states, inside = mine.states[size, :, rows].T, mine.inside[size, rows]
-        counted = mine.counted[size, mine.box_images == images.index(one["image_id"])]
+        if one["aRng"] != evaluator.params.areaRng[0]:  # boxes of one size only
+            continue
+        mine, image = made[one["category_id"]], images.index(one["image_id"])
+        rows = np.flatnonzero(mine.images == image)
+        states = mine.states[:, rows]
         assert mine.scores[rows].tolist() == one["dtScores"] and mine.ranks[rows].tolist() == list(range(len(rows)))
-        assert ((states > 0) == (one["dtMatches"] > 0)).all()
-        assert ((states == IGNORED) | (states == 0) & ~inside == one["dtIgnore"]).all()
-        assert sorted(counted) == sorted(one["gtIgnore"] == 0)
+        assert ((states > 0) == (one["dtMatches"] > 0)).all() and ((states == IGNORED) == one["dtIgnore"]).all()
+        assert (mine.box_images == image).sum() == (one["gtIgnore"] == 0).sum()
         compared += states.size
-    assert compared > 10_000 and all((one.states == CORRECT).any() for one in list(made.values())[:3])
+    assert compared > 2500 and all((one.states == CORRECT).any() for one in list(made.values())[:3])
+
+
+def test_detections_beyond_the_limit_of_coco_are_matched_and_change_nothing_for_the_others():
+    truth, detections = hard_case(0)
+    everything = match_classes(truth, detections)
+    assert max(one.ranks.max() for one in everything.values()) >= COCO_LIMIT
+    rows = {}
+    for entry in sorted(detections, key=lambda entry: -entry["score"]):
+        rows.setdefault((entry["image_id"], entry["category_id"]), []).append(entry)
+    first = match_classes(truth, [entry for group in rows.values() for entry in group[:COCO_LIMIT]])
+    for name, one in everything.items():
+        for field, values in one.counted_by_coco()._asdict().items():
+            np.testing.assert_array_equal(values, getattr(first[name], field))
 
 
 def test_matches_do_not_depend_on_the_number_of_pairs_that_are_compared_at_once(monkeypatch):
@@ -75,15 +88,16 @@ def test_matches_do_not_depend_on_the_number_of_pairs_that_are_compared_at_once(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_twelve_metrics_from_the_matches_equal_pycocotools(seed):
-    """`resampled_metrics` computes them from the matches alone, `coco_metrics` by an evaluator."""
+def test_the_metrics_equal_pycocotools(seed):
+    """`resampled_metrics` computes four of the twelve from the matches alone, `coco_metrics` all by an evaluator."""
     truth, detections = hard_case(seed)
-    expected = evaluated(truth, detections).stats
+    expected = dict(zip(COCO_METRICS, evaluated(truth, detections).stats, strict=True))
     once = np.ones((1, len(truth["images"])), np.int32)
     from_matches, _ = resampled_metrics(list(match_classes(truth, detections).values()), once)
-    np.testing.assert_allclose([from_matches[name][0] for name in COCO_METRICS], expected, atol=1e-11)
+    for name, (value,) in from_matches.items():
+        assert value == pytest.approx(expected[name], abs=1e-11)
     by_evaluator = coco_metrics(truth, detections)
-    np.testing.assert_allclose([by_evaluator[name] for name in COCO_METRICS], expected, atol=1e-11)
+    assert {name: by_evaluator[name] for name in COCO_METRICS} == pytest.approx(expected, abs=1e-11)
 
 
 def test_without_images_boxes_or_detections_there_are_no_matches():
@@ -91,6 +105,6 @@ def test_without_images_boxes_or_detections_there_are_no_matches():
     assert match_classes(nothing, []) == {}
     truth, detections = hard_case(0)
     for one in match_classes({**truth, "annotations": []}, detections).values():
-        assert not one.states.any() and not one.voc.any() and one.counted.shape == (4, 0)
+        assert not one.states.any() and not one.voc.any() and one.box_images.shape == (0,)
     for one in match_classes(truth, []).values():
-        assert one.states.shape == (4, len(IOUS), 0) and len(one.scores) == 0
+        assert one.states.shape == (len(IOUS), 0) and len(one.scores) == 0

@@ -9,7 +9,7 @@ from painted import drawn
 import evaluate
 from datasets import demo
 from report import analysis as evaluation_results
-from report.analysis import analyze, unlabeled_classes
+from report.analysis import unlabeled_classes, write_report
 
 CLASSES = ("cat", *demo.CLASSES)
 
@@ -36,10 +36,8 @@ def test_detections_of_unlabeled_classes_are_no_mistakes(data, tmp_path, monkeyp
         for number in (7, 17)
     ]
     found = []
-    monkeypatch.setattr(
-        evaluation_results, "draw_worst", lambda folder, data, images, worst: found.extend(images) or []
-    )
-    results = {"settings": {"unlabeled": unlabeled} if unlabeled else {}}
-    analyze(tmp_path, data, detections, results, 0.3, 1, report=False)
+    monkeypatch.setattr(evaluation_results, "write", lambda *args: found.extend(args[3].comparisons))
+    results = {"settings": {"max_detections": 300} | ({"unlabeled": unlabeled} if unlabeled else {})}
+    write_report(tmp_path, data, detections, results, 0.3)
     assert [int(one.false.sum()) for one in found[:1]] == errors
     assert sum(int(one.false.sum()) for one in found[1:]) == 0

@@ -1,42 +1,16 @@
-"""report/drawn_images.py: colors of errors, the worst images, and the contact sheet of boxes and detections."""
+"""report/drawn_images.py: the first batches, and the contact sheet of boxes and detections."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from coco_cases import entries, ground_truth
 
 from datasets.dataset import Item, collate
 from datasets.store import evenly_spaced
-from metrics.comparison import compare_images
 from report import drawn_images
 from report.drawn_images import draw_batches
 from utils.draw import color_of
-
-
-def test_correct_missed_and_false_boxes_have_their_colors():
-    truth = ground_truth([(1, 1, 20, 40, 60, 60), (1, 1, 120, 40, 60, 60)], classes=("a",))
-    (one,) = compare_images(truth, entries((1, 1, 20, 40, 60, 60, 0.9), (1, 1, 220, 40, 60, 60, 0.9)), 0.5)
-    drawn = drawn_images.draw_errors(np.zeros((140, 300, 3), np.uint8), one, ("a",))
-    colors = [tuple(drawn[100, x].tolist()) for x in (50, 150, 250)]
-    assert colors == [drawn_images.CORRECT, drawn_images.MISSED, drawn_images.FALSE]
-
-
-def test_the_images_with_the_most_errors_are_drawn_first_and_those_without_are_not(tmp_path):
-    boxes = [(image, 1, 20, 40, 60, 60) for image in (1, 2, 3)]
-    found = entries((1, 1, 20, 40, 60, 60, 0.9), (2, 1, 200, 40, 60, 60, 0.9))
-    comparisons = compare_images(ground_truth(boxes, images=(1, 2, 3)), found, 0.5)
-    data = SimpleNamespace(
-        image=lambda i: np.zeros((140, 300, 3), np.uint8), path="image {}".format, classes=("a", "b")
-    )
-    lines = drawn_images.draw_worst(tmp_path, data, comparisons, 3)
-    assert [line.split() for line in lines] == [
-        ["worst_01.jpg", "1", "missed", "1", "false", "image", "1"],
-        ["worst_02.jpg", "1", "missed", "0", "false", "image", "2"],
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["worst_01.jpg", "worst_02.jpg"]
-    assert drawn_images.draw_worst(tmp_path, data, comparisons, 0) == []
 
 
 class TwoImages:

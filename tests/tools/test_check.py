@@ -200,7 +200,6 @@ def test_box_sizes_come_with_advice(
     text = report["train"]["advice"]
     assert [*re.findall(r"image_size=([\d,]+\d)", text)] == [larger] * (larger is not None)
     assert ("tiles" in text) == tiles and "".join(re.findall(r"(?:below|above) \d+", text)) == limit
-    assert sum(report["train"]["histogram"]) == report["train"]["boxes"] == 10
     assert report["train"]["median_side"] == side and report["train"]["class_sides"] == [side]
 
 
@@ -290,3 +289,87 @@ def test_problems_of_both_parts_are_reported_together(data: tuple[str, str], tmp
     (tmp_path / "worse.txt").write_text("0.png 1,2,3\n")
     with refused(DataError, "bad.txt:1", "class 9", "worse.txt:1"):
         check(str(tmp_path / "bad.txt"), str(tmp_path / "worse.txt"))
+
+
+def coco_of(folder: Path, boxes: list, size: tuple[int, int] = (200, 100)) -> str:
+    """A COCO JSON with one image for each list of boxes."""
+    images, annotations = [], []
+    for number, of_image in enumerate(boxes, 1):
+        noise = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": size[0], "height": size[1]})
+        for box in of_image:
+            area = box[2] * box[3]
+            one = {"id": len(annotations) + 1, "image_id": number, "category_id": 1, "bbox": box, "area": area}
+            annotations.append(one | {"iscrowd": 0})
+    contents = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "egg"}]}
+    (folder / "coco.json").write_text(json.dumps(contents))
+    return str(folder / "coco.json")
+
+
+def badge(page: Path) -> str:
+    return re.findall(r'<p class="(good|bad)">', page.read_text(encoding="utf-8"))[0]
+
+
+@pytest.mark.parametrize("are_corners", [True, False])
+def test_corners_in_columns_for_width_and_height_are_red_and_a_warning_of_a_training(
+    tmp_path: Path, are_corners: bool, capsys: pytest.CaptureFixture
+) -> None:
+    rng = np.random.default_rng(0)
+    places = [(int(rng.integers(100, 150)), int(rng.integers(40, 70))) for _ in range(30)]
+    boxes = [[x, y, x + 20, y + 10] if are_corners else [x, y, 20, 10] for x, y in places]
+    file = coco_of(tmp_path, [boxes[i : i + 5] for i in range(0, 30, 5)])
+    with pytest.raises(SystemExit, match="^0$"):
+        main([file, f"page={tmp_path / 'p.html'}"])
+    assert badge(tmp_path / "p.html") == ("bad" if are_corners else "good")
+    assert ("are these corners" in capsys.readouterr().out) == are_corners
+    log: list[str] = []
+    read_train_and_val(file, "1/3", ReadOptions(bad_boxes="drop"), log.append)
+    assert any(line.startswith("WARNING") and "are these corners" in line for line in log) == are_corners
+
+
+@pytest.mark.parametrize(
+    ("train", "is_damaged"),
+    [
+        ([[[1, 1, 20, 20]] * 3] * 4, True),  # repeated
+        ([[[1, 1, 1, 20]], [[1, 1, 20, 1]]] * 4, True),  # tiny
+        ([[[0, 0, 200, 100]]] * 4, True),  # cover their image
+        ([[[5, 5, 20, 20]]] * 9 + [[[5, 5, 20, 20]] * 2], False),  # a single one
+    ],
+)
+def test_suspicious_boxes_are_red_if_they_are_a_tenth(tmp_path: Path, train: list, is_damaged: bool) -> None:
+    report, _ = check(coco_of(tmp_path, train))
+    assert report["is_damaged"] == is_damaged == bool(report["damage"]) and report["errors"] == []
+
+
+def test_many_copies_in_two_splits_are_red(splits: Path) -> None:
+    assert not check(str(splits))[0]["is_damaged"]
+    (splits / "test.txt").write_text("0.png 1,1,9,9,0\n2.png 1,1,9,9,0\n")
+    assert check(str(splits))[0]["is_damaged"]
+
+
+@pytest.mark.parametrize(("count", "limit"), [(100, None), (101, "100"), (301, "300")])
+def test_the_check_names_images_with_more_boxes_than_the_metrics_count(
+    tmp_path: Path, count: int, limit: str | None
+) -> None:
+    boxes = [[k % 20 * 10, k // 20 * 6, 8, 5] for k in range(count)]
+    report, _ = check(coco_of(tmp_path, [boxes, boxes[:3], boxes]))
+    found = [text for text in report["warnings"] if mentions(text, "2 of 3 images")]
+    assert len(found) == (0 if limit is None else 1 if limit == "100" else 2)
+    if limit:
+        told(found[0], "more than 100 boxes of egg", f"{2 * (count - 100)}")
+        told(found[-1], f"more than {limit} boxes")
+
+
+def test_a_problem_of_a_label_file_that_two_splits_share_is_reported_once(tmp_path: Path) -> None:
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    paint(tmp_path / "images" / "a.png", 1)
+    (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 .1 x\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.txt").write_text("images/a.png\nimages/a.png\n")
+    for val in ("train", "val"):
+        with refused(DataError, "a.txt:1") as caught:
+            check(str(tmp_path / "train.txt"), str(tmp_path / f"{val}.txt"))
+        assert str(caught.value).count("a.txt:1") == 1

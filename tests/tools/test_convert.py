@@ -266,3 +266,35 @@ def test_a_folder_of_the_user_is_kept_after_an_error(source: Path, tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         convert(str(source), str(tmp_path / "z.txt"))
     assert (tmp_path / "z_tiles").exists()
+
+
+def test_what_the_messages_about_images_and_boxes_advise_reads_the_data(tmp_path: Path) -> None:
+    """From the error of a conversion, by each constant that it names, to the data without what was wrong."""
+    noise = np.random.default_rng(0).integers(0, 255, (40, 50, 3)).astype(np.uint8)
+    whole = cv2.imencode(".jpg", noise)[1].tobytes()
+    (tmp_path / "set").mkdir()
+    for name, contents in (("a.jpg", whole), ("cut.jpg", whole[: len(whole) // 2])):
+        (tmp_path / "set" / name).write_bytes(contents)
+    (tmp_path / "set" / "classes.txt").write_text("cat\n")
+    source = tmp_path / "set" / "train.txt"
+    source.write_text("cut.jpg 1,1,9,9,0\na.jpg 1,1,9,9,0 5,5,5,9,0\n")
+    with refused(DataError, "bad_images=skip", "bad_images=repair", "cut.jpg"):
+        convert(str(source), str(tmp_path / "a.json"))
+    before = len(read(str(source), "train"))
+    for number, (word, images) in enumerate((("skip", before - 1), ("repair", before))):
+        convert(str(source), str(tmp_path / f"{number}.json"), bad_images=word)
+        assert len(read(str(tmp_path / f"{number}.json"), "train")) == images
+    with refused(DataError, "bad_boxes=drop", "5,5,5,9"):
+        convert(str(source), str(tmp_path / "a.txt"), bad_boxes="error")
+    convert(str(source), str(tmp_path / "out" / "a.txt"), bad_boxes="drop")
+
+
+def test_what_the_message_about_an_unknown_class_advises_reads_the_data(source: Path, tmp_path: Path) -> None:
+    data = read(str(source), "train")
+    (tmp_path / "few.txt").write_text(f"{data.classes[0]}\n")
+    convert(str(source), str(tmp_path / "all.json"))
+    with refused(DataError, data.classes[1], "python -m tools.convert", "classes="):
+        read(str(tmp_path / "all.json"), "train", ReadOptions(classes=data.classes[:1]))
+    convert(str(source), str(tmp_path / "few" / "dst.txt"), classes=data.classes[0])
+    found = read(str(tmp_path / "few" / "dst.txt"), "train", ReadOptions(classes=data.classes[:1]))
+    assert len(found.labels) == (data.labels == 0).sum() > 0

@@ -1,5 +1,6 @@
 """tools/convert.py with tile=: the boxes of tiles come from the images, nothing is lost, names are safe."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -177,3 +178,12 @@ def test_errors_leave_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.
     (out / "t.txt").unlink()
     with refused(DataError, out / "t_tiles"):
         cut(source, out / "t.txt")
+
+
+def test_a_full_disk_is_named_with_the_tile(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with refused(OSError, "out", ".png"):
+        cut(source, tmp_path / "out" / "t.txt")

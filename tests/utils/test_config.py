@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import mentions, refused, told
 
+import evaluate
 import predict
 import train
 from tools import convert, suspects
@@ -413,3 +414,14 @@ def test_an_unknown_constant_in_python_gets_the_help_of_the_command_line(named, 
 
 def test_a_quotient_is_shown_without_its_rounding_error():
     assert show(5.4 / 18) == "0.3" != repr(5.4 / 18) and show(1 / 3) == repr(1 / 3)
+
+
+def test_a_pattern_that_the_shell_left_is_the_one_path_that_it_matches(tmp_path):
+    """cmd.exe and PowerShell do not expand patterns."""
+    for name in ("a-1", "b [1]"):
+        (tmp_path / name).mkdir()
+    positional = {"checkpoint": os.path.exists}
+    for word, path in (("a-*", "a-1"), ("b [1]", "b [1]")):
+        assert override(evaluate.Config(), [str(tmp_path / word)], positional).checkpoint == str(tmp_path / path)
+    with refused(ConfigError, "2 paths", tmp_path / "a-1"):
+        override(evaluate.Config(), [str(tmp_path / "*")], positional)
