@@ -24,14 +24,16 @@ from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
 from datasets.formats.read import read
 from datasets.store import evenly_spaced
-from deploy import calibration, load
+from deploy import load
 from deploy.agreement import verify
-from deploy.int8 import quantize
+from deploy.int8 import quantize, read_data
 from deploy.onnx_graph import OPSET, write
+from deploy.onnx_model import OnnxModel
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
+from utils.file_checks import CheckpointError
 from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, read_image
 from utils.script import run_script
@@ -89,10 +91,11 @@ def main(cfg: Config) -> Path:
     threads.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
     output = output_path(cfg.output, loaded)
+    require_same_kind(output, about | {"int8": cfg.int8})
 
     # ---- the images to compare on, and the data for 8 bits
     images, source = find_images(cfg.images, loaded, cfg.check_images)
-    int8_data = calibration.read(cfg.train, cfg.val, loaded) if cfg.int8 else None
+    int8_data = read_data(cfg.train, cfg.val, loaded) if cfg.int8 else None
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
     print(constants_text(cfg, cfg, derived))
@@ -152,6 +155,20 @@ def output_path(output: str | None, loaded: load.Loaded) -> Path:
     require_writable(f"output={show(output)}", path.parent, "give output=FILE.onnx in another folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def require_same_kind(path: Path, about: dict[str, Any]) -> None:
+    """Raises ConfigError if the file exists, but an export with these options did not write it: a program may use it."""
+    if not path.exists():
+        return
+    fix = "name another file with output=, or delete it"
+    try:
+        present = OnnxModel(path).about
+    except CheckpointError as error:
+        raise ConfigError(f"{path} would be replaced, but cannot be read as a file of export.py: {fix}") from error
+    for name in ("outputs", "dynamic_size", "half", "int8"):
+        if (old := present.get(name, False)) != about[name]:
+            raise ConfigError(f"{path} would be replaced, but was exported with {name}={show(old)}: {fix}")
 
 
 def find_images(folder: str | None, loaded: load.Loaded, count: int) -> tuple[list[np.ndarray], str]:

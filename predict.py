@@ -17,19 +17,21 @@ from pathlib import Path
 
 from datasets.formats.class_names import read_classes
 from deploy.detector import Detector
-from deploy.inputs import is_source, is_web_address
+from deploy.inputs import is_live, is_source, is_web_address
 from deploy.label_files import KINDS, LabelFiles
 from deploy.load import is_checkpoint
 from deploy.predictor import Predictor
-from deploy.sources import Sources, find_sources, label_images, require_videos, validation_images
+from deploy.sources import Sources, find_sources, require_videos, validation_images
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
-from deploy.writer import Results, image_name, video_name
+from deploy.video import require_window
+from deploy.writer import VIDEOS, Results, output_name
 from engine import runs
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
+from utils.files import DETECTIONS, DRAWN, is_drawn
 from utils.outputs import require_replaceable
 from utils.script import run_script
 from utils.text import amount, brief, split_names
@@ -73,13 +75,18 @@ LIMITS = (*MIN, "class_agnostic", "tile", "overlap")  # of the Detector
 
 
 def main(cfg: Config) -> Path | None:
-    """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
+    """Predicts and returns the folder with the results, or None if there are none, as with speed=true.
+
+    Ctrl-C is the end of a camera or stream, and otherwise a KeyboardInterrupt after what was predicted is written."""
     cfg = check(cfg)
     require(cfg, {**MIN, "every": 1}, MAX, {"labels": (None, *KINDS)})
     if cfg.negatives and cfg.labels is None:
         raise ConfigError("negatives=true chooses the images of label files: write labels=txt, or another kind, too")
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
+
+    if cfg.show:
+        require_window()
 
     # ---- the model
     classes = read_classes(cfg.classes) if cfg.classes else None
@@ -106,7 +113,8 @@ def main(cfg: Config) -> Path | None:
     try:
         predictor.predict(sources)
     except KeyboardInterrupt:
-        print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
+        if not any(map(is_live, sources.videos.values())):  # which end in no other way
+            raise
     finally:  # an error keeps them too
         if summary := results.finish():
             print(summary)
@@ -128,8 +136,12 @@ def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles
     """Returns what writes the annotations of the sources; None without labels=."""
     if cfg.labels is None:
         return None
+    for path in (*sources.images.values(), *sources.videos.values()):
+        if os.path.isfile(path) and is_drawn(path):
+            raise ConfigError(f"{path}: this program drew boxes into it: give the original as source= to label it")
     model = "/".join(detector.path.parts[-2:])
-    return LabelFiles(cfg.labels, detector.classes, label_images(sources), model, cfg.overwrite, cfg.negatives)
+    names = [*sources.images, *(f"{name}_000000.jpg" for name in sources.videos)]  # of a video, its first frame
+    return LabelFiles(cfg.labels, detector.classes, names, model, cfg.overwrite, cfg.negatives)
 
 
 def category_ids(classes: Sequence[str]) -> Sequence[int]:
@@ -153,12 +165,13 @@ def require_replaceable_files(output: str | None, sources: Sources, labels: Labe
     folder = Path(output)
     if labels:
         labels.require_replaceable(folder / "labels")
-    files = ["detections.json"]  # those of an evaluation have the same name, and metrics.json next to them
-    is_own = (folder / "detections.json").exists() and not (folder / "metrics.json").exists()
+    files = [folder / DETECTIONS]  # those of an evaluation have the same name, and metrics.json next to them
+    is_own = files[0].exists() and not (folder / "metrics.json").exists()
     if save:
-        files += [image_name(name, sources.images) for name in sources.images]
-        files += [video_name(name, sources.videos) for name in sources.videos]
-    require_replaceable(f"output={folder}", [folder / name for name in files], is_own, "prediction")
+        drawn = folder / DRAWN if labels else folder
+        files += [drawn / output_name(name, sources.images) for name in sources.images]
+        files += [drawn / output_name(name, sources.videos, VIDEOS) for name in sources.videos]
+    require_replaceable(f"output={folder}", files, is_own, "prediction")
     print(f"{folder} is not empty: files with the same names are replaced, but no label files")
 
 
@@ -178,4 +191,4 @@ def command(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_script(lambda: command(sys.argv[1:]), "stopped", "lower batch_size=")
+    run_script(lambda: command(sys.argv[1:]), "stopped; what is written is kept", "lower batch_size=")

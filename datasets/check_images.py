@@ -36,6 +36,10 @@ def check_images(annotations: Annotations, options: ReadOptions | None = None) -
     if turned := int((found.orientations > 1).sum()):
         text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
         report.append(f"{source}: {text}: {turned}")
+    if found.several:
+        example = annotations.path(found.several[0])
+        text = "files with several images (frames, pages), of which the first is read"
+        report.append(f"{source}: {text}: {len(found.several)}, for example {example}")
     annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
     if found.problems or options.bad_images != "error":
         annotations, notes = _without_unreadable(annotations, found, options.bad_images)

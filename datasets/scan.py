@@ -18,7 +18,7 @@ from PIL import Image
 from datasets.store import Annotations
 from utils import images, jpeg
 from utils.boxes import clip
-from utils.files import make_cache_folder
+from utils.files import DRAWN_MARK, make_cache_folder
 from utils.progress import progress_bar
 from utils.value_range import FULL, NO_LIMITS, limits_of, to_8_bits
 
@@ -37,6 +37,7 @@ class Scan(NamedTuple):
     problems: dict[int, str]  # index -> what is wrong
     repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off
     limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
+    several: list[int]  # indices of files with several images, of which the first is read
 
 
 class Examined(NamedTuple):
@@ -51,6 +52,7 @@ class Examined(NamedTuple):
     problem: str  # "" for none
     low: int  # limits of a 16-bit image
     high: int
+    frames: int  # images in the file
 
 
 def scan(paths: list[str]) -> Scan:
@@ -81,6 +83,7 @@ def scan(paths: list[str]) -> Scan:
         problems={index: one.problem for index, one in enumerate(found) if one.problem},
         repairable={index for index, one in enumerate(found) if one.repairable},
         limits=np.array([(one.low, one.high) for one in found], np.int32).reshape(-1, 2),
+        several=[index for index, one in enumerate(found) if one.frames > 1],
     )
 
 
@@ -101,11 +104,14 @@ def file_stamp(path: str) -> str:
 def _examine(path: str) -> Examined:
     """Reads one image."""
     height = width = digest = 0
-    limits = NO_LIMITS
+    limits, frames = NO_LIMITS, 1
     orientation, looks, repairable, problem = 1, b"", 0, ""
     try:
         data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+        if data.endswith(DRAWN_MARK):
+            fix = "give the image without them, such as image_root=FOLDER, or remove it"
+            raise images.ImageError(f"{path}: this program drew boxes into the image: {fix}")
         if jpeg.is_cut_off(data):
             data += jpeg.END
             images.decode_image(data, path)
@@ -124,7 +130,7 @@ def _examine(path: str) -> Examined:
             gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = images.decode_deep(data, path)
+            pixels, frames = images.decode_deep(data, path), images.frame_count(data)
             limits = limits_of(pixels)
             if limits != NO_LIMITS:
                 value_range = limits if limits[0] < limits[1] else FULL
@@ -137,7 +143,7 @@ def _examine(path: str) -> Examined:
         repairable, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         repairable, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits)
+    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits, frames)
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:

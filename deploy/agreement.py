@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deploy.onnx_model import OnnxModel
 from nets import picodet
-from nets.model import DetectionModel, Part
+from nets.model import DetectionModel
+from nets.postprocess import Detections
 from utils.images import letterbox
 from utils.text import amount
 
@@ -44,11 +46,7 @@ class Agreement(NamedTuple):
     detections: int  # of the file
     boxes: float  # the largest difference within a pair
     scores: float
-    unpaired: tuple[str, ...]  # descriptions of the detections that only one of them has
-
-    def within(self, tolerance: Tolerance) -> bool:
-        """Whether few enough detections are without a partner. `compare` pairs only detections within the tolerance."""
-        return len(self.unpaired) <= tolerance.unpaired * self.detections
+    unpaired: list[str]  # descriptions of the detections that only one of them has
 
     def text(self) -> str:
         """One line for the terminal."""
@@ -71,7 +69,7 @@ def verify(path: Path, model: DetectionModel, images: list[np.ndarray]) -> None:
         if not result.detections and not result.unpaired:
             nothing = f"the model detects nothing with a confidence of {MIN_SCORE} or more in these images"
             raise ExportError(f"{nothing}: train it longer, or give others to compare on, images=FOLDER")
-        if not result.within(tolerance):
+        if len(result.unpaired) > tolerance.unpaired * result.detections:
             some = "\n".join(result.unpaired[:10])
             raise ExportError(f"onnxruntime and PyTorch differ by more than {tolerance}; no file was written\n{some}")
 
@@ -82,41 +80,37 @@ def agreement(model: DetectionModel, exported: OnnxModel, images: Tensor, tolera
     size, max_detections = (images.shape[2], images.shape[3]), exported.about["max_detections"]
     min_score = MIN_SCORE - 2 * tolerance.scores
     ours, theirs = [], []
-    batches = [images[:1]]
-    if len(images) > 1:
-        batches += images[1:].split(4)
-    for batch in batches:
+    for batch in (images[:1], *images[1:].split(4)):
+        if not len(batch):
+            break
         transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
         ours += boxes_before_nms(model, batch, min_score)
         predictions = exported(batch)
         # Boxes are not clipped: a clipped box hides its error.
         theirs += exported.detections(predictions, size, transforms, min_score, 1.0, max_detections, clip=False)
-    return compare(ours, theirs, max_detections, tolerance)
+    return compare(ours, theirs, exported.counts, max_detections, tolerance)
 
 
-def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) -> list[list[tuple[Tensor, Tensor]]]:
-    """Returns the finite boxes with at least this score: per image and head boxes `[n, 4]` and class scores `[n, C]`."""
-    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in images]
+def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the finite boxes with at least this score: per image boxes `[n, 4]` and scores of all classes `[n, C]`.
+
+    The scores are -1 for the classes of other heads, and of a family whose scores are not known here, except for the best."""
+    boxes, scores = [], []
     for part in model.parts(model(images)):
-        boxes, scores = with_class_scores(part, (images.shape[2], images.shape[3]))
-        chosen = (scores.amax(-1) >= min_score) & boxes.isfinite().all(-1)
-        for number, rows in enumerate(chosen):
-            found[number].append((boxes[number, rows], scores[number, rows]))
+        of_head, best, labels = part.model.decode(part.predictions, (images.shape[2], images.shape[3]))
+        of_classes = best.new_full((*best.shape, part.num_classes), -1).scatter(2, labels[..., None], best[..., None])
+        if hasattr(part.predictions, "classes"):
+            known = class_scores(part.predictions)
+            if torch.allclose(known.amax(-1), best, atol=1e-5, equal_nan=True):
+                of_classes = known
+        boxes.append(of_head)
+        others = model.num_classes - part.first_class - part.num_classes
+        scores.append(F.pad(of_classes, (part.first_class, others), value=-1))
+    found = []
+    for of_image, of_classes in zip(torch.cat(boxes, 1).double(), torch.cat(scores, 1).double(), strict=True):
+        chosen = (of_classes.amax(-1) >= min_score) & of_image.isfinite().all(-1)
+        found.append((of_image[chosen].numpy(), of_classes[chosen].numpy()))
     return found
-
-
-def with_class_scores(part: Part, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Returns boxes `[B, A, 4]` and scores of all classes `[B, A, C]` of a head.
-
-    For a family whose scores this module does not know, the scores are -1 except for the best class.
-    """
-    boxes, best, labels = part.model.decode(part.predictions, image_size)
-    if hasattr(part.predictions, "classes"):
-        scores = class_scores(part.predictions)
-        if torch.allclose(scores.amax(-1), best, atol=1e-5, equal_nan=True):
-            return boxes, scores
-    others = best.new_full((*best.shape, part.num_classes), -1)
-    return boxes, others.scatter(2, labels[..., None], best[..., None])
 
 
 def class_scores(predictions: Any) -> Tensor:
@@ -131,58 +125,46 @@ def class_scores(predictions: Any) -> Tensor:
     return scores if objectness is None else objectness.float().sigmoid()[..., None] * scores
 
 
-def compare(boxes: Sequence, detections: Sequence, max_detections: int, tolerance: Tolerance) -> Agreement:
+def compare(
+    ours: Sequence[tuple[np.ndarray, np.ndarray]],
+    theirs: Sequence[Detections],
+    counts: Sequence[int],
+    max_detections: int,
+    tolerance: Tolerance,
+) -> Agreement:
     """Compares the boxes of PyTorch before NMS with the detections of a file that ran without NMS.
 
-    `boxes`: per image a list with boxes `[n, 4]` and scores of all classes `[n, C]` for each head, because the limit of the
-    detections counts for each head. `detections`: per image boxes, scores and labels, best first. Both go down to the score
-    `MIN_SCORE - 2 * tolerance.scores`.
-    """
-    differences, unpaired, count = [(0.0, 0.0)], [], 0
-    for number, (heads, of_file) in enumerate(zip(boxes, detections, strict=True), 1):
-        found = np.column_stack([np.asarray(field, np.float64) for field in of_file])  # [m, 6] box, score, label
-        count += int((found[:, 4] >= MIN_SCORE).sum())
-        first = 0  # label of the first class of the head
-        for head in heads:
-            ours, scores = (np.asarray(field, np.float64) for field in head)
-            theirs = found[(found[:, 5] >= first) & (found[:, 5] < first + scores.shape[1])]
-            paired, wrong = _compare_head(ours, scores, theirs, first, max_detections, tolerance)
-            differences += paired
-            unpaired += [f"image {number}: {text}" for text in wrong]
-            first += scores.shape[1]
+    `ours`: per image boxes `[n, 4]` and scores of all classes `[n, C]`; `theirs`: boxes, scores and labels. Both go down to the
+    score `MIN_SCORE - 2 * tolerance.scores`. `counts`: classes of each head, for which the limit of the detections counts."""
+    differences, unpaired, detections = [(0.0, 0.0)], [], 0
+    for number, ((boxes, scores), of_file) in enumerate(zip(ours, theirs, strict=True), 1):
+        best, free = scores.max(1, initial=-1), np.ones(len(boxes), bool)  # free: without a partner so far
+        rows = [np.asarray(field, np.float64) for field in of_file]
+        labels = rows[2].astype(int)
+        for place, score, label in zip(rows[0], rows[1], labels, strict=True):
+            detections += score >= MIN_SCORE
+            box_error, score_error = np.abs(boxes - place).max(1, initial=0), np.abs(scores[:, label] - score)
+            may_be_best = score >= best - tolerance.scores
+            near = free & may_be_best & (box_error <= tolerance.boxes) & (score_error <= tolerance.scores)
+            if near.any():
+                nearest = int(np.where(near, box_error, np.inf).argmin())
+                free[nearest] = False
+                differences.append((box_error[nearest], score_error[nearest]))
+            elif score >= MIN_SCORE:
+                unpaired.append(f"image {number}: only the file has {_in_words(place, score, label)}")
+        least = np.full(scores.shape[1], MIN_SCORE)
+        for head in np.split(np.arange(len(least)), np.cumsum(counts)[:-1]):
+            if (
+                full := np.isin(labels, head)
+            ).sum() >= max_detections:  # near the end of a full list, a box may be missing
+                least[head] = max(MIN_SCORE, rows[1][full].min() + 2 * tolerance.scores)
+        for i in np.flatnonzero(free):
+            if best[i] >= least[label := int(scores[i].argmax())]:
+                unpaired.append(f"image {number}: only PyTorch has {_in_words(boxes[i], best[i], label)}")
     max_box, max_score = np.max(differences, 0).tolist()
-    return Agreement(count, max_box, max_score, tuple(unpaired))
+    return Agreement(int(detections), max_box, max_score, unpaired)
 
 
-def _compare_head(
-    boxes: np.ndarray, scores: np.ndarray, detections: np.ndarray, first: int, max_detections: int, tolerance: Tolerance
-) -> tuple[list[tuple[float, float]], list[str]]:
-    """Compares boxes `[n, 4]` with class scores `[n, C]` and detections `[m, 6]` of a head in an image.
-
-    `first`: the label of its first class. Returns the differences within pairs, and what is wrong.
-    """
-    differences, wrong = [], []
-    best = scores.max(1)
-    free = np.ones(len(boxes), bool)  # without a partner so far
-    for row in detections:
-        of_class = scores[:, int(row[5]) - first]
-        box, score = np.abs(boxes - row[:4]).max(1), np.abs(of_class - row[4])
-        may_be_best = row[4] >= best - tolerance.scores
-        near = free & may_be_best & (box <= tolerance.boxes) & (score <= tolerance.scores)
-        if near.any():
-            nearest = int(np.where(near, box, np.inf).argmin())
-            free[nearest] = False
-            differences.append((box[nearest], score[nearest]))
-        elif row[4] >= MIN_SCORE:
-            wrong.append(f"only the file has {_in_words(row)}")
-    min_score = MIN_SCORE
-    if len(detections) >= max_detections:  # near the end of a full list, a box may be missing
-        min_score = max(min_score, detections[:, 4].min() + 2 * tolerance.scores)
-    for i in np.flatnonzero(free & (best >= min_score)):
-        wrong.append(f"only PyTorch has {_in_words(np.array([*boxes[i], best[i], first + scores[i].argmax()]))}")
-    return differences, wrong
-
-
-def _in_words(row: np.ndarray) -> str:
+def _in_words(box: np.ndarray, score: float, label: int) -> str:
     """Describes a detection for a message."""
-    return f"class {row[5]:.0f} at {', '.join(f'{side:.1f}' for side in row[:4])} with score {row[4]:.4f}"
+    return f"class {label} at {', '.join(f'{side:.1f}' for side in box)} with score {score:.4f}"

@@ -19,22 +19,13 @@ import torch
 from torch import Tensor
 
 from deploy import video
-from deploy.inputs import (
-    download,
-    is_live,
-    is_pillow,
-    is_stream,
-    is_web_address,
-    listed,
-    of_pillow,
-    require_image,
-)
+from deploy.inputs import download, is_live, is_pillow, is_stream, is_web_address, listed, of_pillow, require_image
 from deploy.load import device_for, load
 from deploy.onnx_model import require_open_nms
 from deploy.result import Result
 from deploy.thresholds import only_classes, threshold_of
 from deploy.tiles import Tiles, cut, for_detection, merged
-from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
+from utils.images import READERS, batched, decode_with_limits, frame_count, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
 from utils.remote import without_keys
 from utils.remote_cache import local_source
@@ -88,7 +79,7 @@ class Detector:
         self.device = choose_device(device_for(loaded.path, device))
         self.batch_size = batch_size
         self.confidence = threshold_of(loaded, confidence)
-        self.reported = False  # whether a 16-bit file with other values was reported
+        self.reported: set[str] = set()  # kinds of notes about files
         self.only = only
         self.limits = {"confidence": only_classes(self.confidence, self.classes, only), "nms_iou": nms_iou}
         self.limits |= {"max_detections": max_detections, "class_agnostic": class_agnostic}
@@ -173,15 +164,24 @@ class Detector:
     def read(self, path: str | Path) -> np.ndarray:
         """Reads an image file, or the image at a web address, as in training -> uint8 [H, W, 3] BGR. Raises ImageError.
 
-        Prints a note about the first 16-bit file whose values are outside the range in training."""
+        Prints a note about the first 16-bit file whose values are outside the range in training, and the first animated one."""
         path, value_range = str(path), self.loaded.value_range
         data = download(path) if is_web_address(path) else read_bytes(path)
         path = without_keys(path)
         image, limits = decode_with_limits(data, path, value_range)
-        if not self.reported and are_outside(np.array([limits]), value_range)[0]:
-            self.reported = True
-            print(f"note: {path}: {outside_text(limits, value_range)}")
+        if are_outside(np.array([limits]), value_range)[0]:
+            self._report("16 bits", f"{path}: {outside_text(limits, value_range)}")
+        if (frames := frame_count(data)) > 1:
+            self._report(
+                "frames", f"{path}: the file has {frames} images, of which the first is read, as of others like it"
+            )
         return image
+
+    def _report(self, kind: str, text: str) -> None:
+        """Prints a note, once per kind."""
+        if kind not in self.reported:
+            self.reported.add(kind)
+            print(f"note: {text}")
 
     def input(self, image: str | Path | np.ndarray | Any) -> Input:
         """Returns a path, an address, an array or an image of Pillow with its pixels."""

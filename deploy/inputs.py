@@ -22,10 +22,8 @@ TIMEOUT = 20.0  # seconds without an answer after which a download ends
 MAX_BYTES = 64 << 20  # of a downloaded image
 HEADERS = {"User-Agent": "Thaw", "Accept": "image/*,*/*"}  # some servers refuse programs without a name
 KEPT = "%/:=&?~#+!$,;'@()*[]"  # characters of an address that are not escaped
-VIDEO_SUFFIXES = (
-    *(".mp4", ".m4v", ".mov", ".3gp", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv"),
-    ".ogv",
-)
+_VIDEOS = "mp4 m4v mov 3gp avi mkv webm mpg mpeg ts mts m2ts wmv flv ogv"
+VIDEO_SUFFIXES = tuple(f".{name}" for name in _VIDEOS.split())
 SUFFIXES = (tuple(IMAGE_SUFFIXES), VIDEO_SUFFIXES, tuple(UNREAD_SUFFIXES))  # of the fields of Files
 WEB_ERRORS = (OSError, http.client.HTTPException, ValueError)  # ValueError: no address
 
@@ -124,11 +122,8 @@ def listed(images: Any) -> list:
 
     A folder or a pattern stands for all its images. Raises ImageError for one without images, ValueError for a video.
     """
-    if (
-        isinstance(images, str | os.PathLike)
-        or is_pillow(images)
-        or (isinstance(images, np.ndarray) and images.ndim != 4)
-    ):
+    is_array = isinstance(images, np.ndarray) and images.ndim != 4
+    if is_array or isinstance(images, str | os.PathLike) or is_pillow(images):
         images = [images]
     if not isinstance(images, Iterable):
         raise TypeError(f"give an image, a path, or a list of them, not {type(images).__name__}")

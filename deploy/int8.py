@@ -1,9 +1,11 @@
 """8-bit exports: static quantization of an ONNX file by onnxruntime, if the mAP falls little."""
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,17 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-from datasets.loader import Loader
+from datasets.check_images import check_images
+from datasets.dataset import DetectionDataset
+from datasets.errors import DataError, logged
+from datasets.formats import read as formats
+from datasets.formats.options import options_of
+from datasets.loader import Loader, ValSampler, build_loader
+from datasets.store import Annotations
+from deploy.load import Loaded
 from deploy.onnx_model import OnnxModel
 from engine.evaluation import evaluate
-from utils.files import atomic_write
+from utils.images import letterbox
 from utils.processes import Ranks
 from utils.text import in_points
 
@@ -22,6 +31,8 @@ from utils.text import in_points
 OPERATORS = {"Conv", "Sigmoid", "Mul", "Add", "Concat", "MaxPool", "AveragePool", "Resize", "Split", "Slice"}
 # The first convolutions are the most sensitive: with all of them in 8 bits, yolox_nano loses 11.7 mAP points instead of 0.7.
 FLOAT_FRACTION = 0.125  # of the convolutions, counted from the first one, stay in float32 (benchmarks/decisions.md)
+IMAGES = 50  # at most, on which the ranges of the activations are measured
+BATCH_SIZE = 8  # of the loader; exported files choose their own
 
 
 class Int8Error(ValueError):
@@ -47,8 +58,7 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Loader, max_loss:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             lost = f"8 bits lose {100 * loss:.2f} mAP points, more than int8_loss={max_loss:g}, which is {100 * max_loss:g}"
             raise Int8Error(f"{lost}; nothing written: {fix}")
-        with atomic_write(path) as output:
-            output.write(small.read_bytes())
+        shutil.copyfile(small, path)  # which has a temporary name
 
 
 def write_quantized(source: Path, target: Path, images: Sequence[np.ndarray]) -> None:
@@ -123,3 +133,34 @@ def quiet() -> Iterator[None]:
     finally:
         logging.disable(logging.NOTSET)
         onnxruntime.set_default_logger_severity(2)
+
+
+def read_data(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.ndarray], Loader]:
+    """Returns training images, letterboxed for the model: uint8 [H, W, 3], and a loader of the validation data.
+
+    `train` and `val` are the sources of the data; None: those of the training run. Raises DataError.
+    """
+    config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
+    train, val = train or config.get("train"), val or config.get("val")
+    if not train or not val:
+        raise DataError("int8=true needs training images and validation data with boxes: give train= and val=")
+    data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
+    data, outside = data.with_range(loaded.value_range)
+    for note in notes + outside:
+        print(logged(note))
+    train_data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
+    chosen = range(0, len(train_data), -(-len(train_data) // IMAGES))  # evenly spaced
+    images = [letterbox(train_data.image(index), size, letterbox_kind)[0] for index in chosen]
+    sampler = ValSampler(len(data), BATCH_SIZE, size)
+    return images, build_loader(DetectionDataset(data, letterbox_kind), sampler, workers=0)
+
+
+def read_split(source: str, split: str, loaded: Loaded) -> Annotations:
+    """Reads a split with the options of the training run. Raises DataError if it has no box of the classes of the model."""
+    config = loaded.config
+    if source != config.get(split):  # other images than in training
+        config = config | {"image_root": None}
+    data = formats.read(source, split, options_of(config, loaded.classes))
+    if not len(data.boxes):
+        raise DataError(f"{split}={source}: no boxes of the classes of the model in its split {split!r}")
+    return data

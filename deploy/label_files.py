@@ -2,12 +2,13 @@
 
 import json
 import os
-import xml.etree.ElementTree as ET
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
@@ -15,15 +16,13 @@ from datasets.formats.annotation_file import annotation_line
 from datasets.formats.class_names import class_text, read_classes
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from utils.config import ConfigError
+from utils.files import naming
 from utils.text import amount, brief
 
 ONE_FILE = {"labelstudio": "labelstudio.json", "coco": "coco.json", "txt": "annotations.txt"}
 PER_IMAGE = {"yolo": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
+VOC_SIDES = ("xmin", "ymin", "xmax", "ymax")
 KINDS = (*ONE_FILE, *PER_IMAGE)
-DATA_FILE = """\
-train: ../images
-val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
-"""
 
 
 class Labeled(NamedTuple):
@@ -45,11 +44,10 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
-    YOLO labels next to a folder `images` also get data.yaml, to train with. A file that exists is left alone, unless `overwrite`
-    is true, and counted in `kept`. `negatives`: the images with detections become background images, those without detections
-    get no labels.
+    A file that exists is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections
+    become background images, those without detections get no labels.
 
-    `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError if two images
+    `images`: their names in the results. `model`: its name in files that have a place for it. Raises ValueError if two images
     would share a label file, such as a.jpg and a.png.
     """
 
@@ -57,7 +55,7 @@ class LabelFiles:
         self,
         kind: str,
         classes: Sequence[str],
-        images: Mapping[str, str],
+        images: Iterable[str],
         model: str = "",
         overwrite: bool = False,
         negatives: bool = False,
@@ -67,6 +65,7 @@ class LabelFiles:
         self.images: list[Labeled] = []  # for a single file
         self.count = 0  # of the images with labels
         self.kept = 0  # files that existed
+        self.roots: set[str] = set()  # folders of the images
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
         if kind in PER_IMAGE and shared:
@@ -93,32 +92,28 @@ class LabelFiles:
         if not self.takes(image.boxes):
             return
         self.count += 1
+        self.roots.add(image.path.replace(os.sep, "/").removesuffix(image.name))
         if self.negatives:
             image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
             self.images.append(image)
-            return
-        if self.kind == "voc":
-            text = voc_text(image, self.classes)
+        elif self.kind == "voc":
+            self._write(folder / Path(image.name).with_suffix(".xml"), voc_text(image, self.classes))
         else:
             text = yolo_text(image.boxes, image.labels, *image.size)
-        self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
+            self._write(folder / Path(image.name).with_suffix(".txt"), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
-        texts = {"classes.txt": class_text(self.classes)}
-        if self.kind == "yolo" and (folder.parent / "images").is_dir():
-            texts["data.yaml"] = yaml_text(self.classes)
-        elif self.kind == "txt":
-            texts[ONE_FILE["txt"]] = txt_text(self.images)
+        self._write(folder / "classes.txt", class_text(self.classes))
+        if self.kind == "txt":
+            self._write(folder / ONE_FILE["txt"], txt_text(self.images))
         elif self.kind == "coco":
-            texts[ONE_FILE["coco"]] = _json(coco_contents(self.images, self.classes))
+            self._write(folder / ONE_FILE["coco"], _json(coco_contents(self.images, self.classes)))
         elif self.kind == "labelstudio":
             tasks = [label_studio_task(image, self.classes, self.model) for image in self.images]
-            texts[ONE_FILE["labelstudio"]] = _json(tasks)
-            texts["labelstudio.xml"] = label_studio_config(self.classes)
-        for name, text in texts.items():
-            self._write(folder / name, text)
+            self._write(folder / ONE_FILE["labelstudio"], _json(tasks))
+            self._write(folder / "labelstudio.xml", label_studio_config(self.classes))
 
     def _write(self, path: Path, text: str) -> None:
         """Writes a file and creates its folder, or leaves a file alone that exists."""
@@ -126,7 +121,8 @@ class LabelFiles:
             self.kept += 1
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with naming(path):
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     def summary(self, folder: Path, images: int) -> list[str]:
         """Returns lines for the console: how many files were left alone, and how many of `images` became backgrounds."""
@@ -137,23 +133,15 @@ class LabelFiles:
             )
         if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
+        elif len(self.roots) == 1:
+            train = folder / "EXPORT.json" if self.kind == "labelstudio" else folder
+            words = [f"train={train}", f"image_root={min(self.roots).rstrip('/') or '.'}", "val=.2"]
+            lines.append(f"to train with them, corrected: python train.py {shlex.join(words)}")
         return lines
 
 
 def _json(contents: Any) -> str:
     return json.dumps(contents, ensure_ascii=False)
-
-
-def xml_text(root: ET.Element) -> str:
-    """Formats a tree as indented XML."""
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def add_children(parent: ET.Element, **texts: Any) -> None:
-    """Adds an element for each name, with its value as text."""
-    for tag, text in texts.items():
-        ET.SubElement(parent, tag).text = str(text)
 
 
 def txt_text(images: Sequence[Labeled]) -> str:
@@ -172,23 +160,17 @@ def yolo_text(boxes: np.ndarray, labels: Sequence[int] | np.ndarray, width: int,
     return "".join(f"{int(label)} {' '.join(f'{value:.6f}' for value in row)}\n" for label, row in rows)
 
 
-def yaml_text(classes: Sequence[str]) -> str:
-    """Returns a YOLO data file for the folder `images` next to the folder of the file."""
-    names = "".join(f"  {number}: {_json(name)}\n" for number, name in enumerate(classes))
-    return f"{DATA_FILE}names:\n{names}"
-
-
 def voc_text(image: Labeled, classes: Sequence[str]) -> str:
     """Formats the boxes of an image as VOC XML. Coordinates are continuous: 0 is the left edge of the image."""
-    root = ET.Element("annotation")
-    add_children(root, filename=image.name.rpartition("/")[2])
-    add_children(ET.SubElement(root, "size"), width=image.size[0], height=image.size[1], depth=3)
+    width, height = image.size
+    lines = ["<annotation>", f"  <filename>{escape(image.name.rpartition('/')[2])}</filename>"]
+    lines.append(f"  <size><width>{width}</width><height>{height}</height><depth>3</depth></size>")
     for box, name, _ in image.rows(classes):
-        node = ET.SubElement(root, "object")
-        add_children(node, name=name, difficult=0)
-        xmin, ymin, xmax, ymax = (f"{value:.2f}" for value in box)
-        add_children(ET.SubElement(node, "bndbox"), xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
-    return xml_text(root)
+        corners = "".join(f"<{side}>{value:.2f}</{side}>" for side, value in zip(VOC_SIDES, box, strict=True))
+        lines.append(
+            f"  <object><name>{escape(name)}</name><difficult>0</difficult><bndbox>{corners}</bndbox></object>"
+        )
+    return "\n".join([*lines, "</annotation>\n"])
 
 
 def coco_contents(images: list[Labeled], classes: Sequence[str]) -> dict[str, list]:
@@ -237,9 +219,6 @@ def label_studio_boxes(image: Labeled, classes: Sequence[str]) -> list[dict[str,
 
 def label_studio_config(classes: Sequence[str]) -> str:
     """Returns the labeling interface of Label Studio for the tasks: rectangles with the class names."""
-    view = ET.Element("View")
-    ET.SubElement(view, "Image", name="image", value="$image")
-    labels = ET.SubElement(view, "RectangleLabels", name="label", toName="image")
-    for name in classes:
-        ET.SubElement(labels, "Label", value=name)
-    return xml_text(view)
+    lines = ["<View>", '  <Image name="image" value="$image"/>', '  <RectangleLabels name="label" toName="image">']
+    lines += [f"    <Label value={quoteattr(name)}/>" for name in classes]
+    return "\n".join([*lines, "  </RectangleLabels>", "</View>\n"])

@@ -44,11 +44,10 @@ class Detector:
         options.log_severity_level = 3  # errors only: it warns about inputs with defaults
         self.session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
         written = self.session.get_modelmeta().custom_metadata_map
+        if written.get("version") != "1" or written.get("outputs") != '"detections"':
+            fix = "give a file of export.py with outputs=detections, and the onnx_detector.py next to it"
+            raise ValueError(f"{path}: {fix}")
         self.about = {name: json.loads(text) for name, text in written.items()}
-        if self.about.get("version") != 1 or self.about["outputs"] != "detections":
-            raise ValueError(
-                f"{path}: give a file of export.py with outputs=detections, and the onnx_detector.py next to it"
-            )
         self.classes = tuple(self.about["classes"])
         self.image_size = tuple(image_size or self.about["image_size"])
         self.input = self.session.get_inputs()[0]
@@ -68,9 +67,8 @@ class Detector:
         size = size if isinstance(size, int) else 1  # images per call of the file; any number is one by one
         results = []
         for start in range(0, len(images), size):
-            batch = [
-                image if isinstance(image, np.ndarray) else self.read(image) for image in images[start : start + size]
-            ]
+            batch = images[start : start + size]
+            batch = [image if isinstance(image, np.ndarray) else self.read(image) for image in batch]
             fitted = [self.letterbox(image) for image in batch]
             inputs = np.zeros((size, *self.image_size, 3), np.uint8)
             inputs[: len(batch)] = [pixels for pixels, _, _ in fitted]
@@ -141,10 +139,14 @@ def main(file, source, target):
     for box, score, name in zip(result.boxes, result.scores, result.names, strict=True):
         print(f"{name} {score:.4f} {' '.join(f'{side:.1f}' for side in box)}")
     draw(image, result)
-    cv2.imwrite(target, image)
+    if not cv2.imwrite(target, image):
+        raise ValueError(f"{target}: OpenCV cannot write this file")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         raise SystemExit("usage: python onnx_detector.py best.onnx image.jpg drawn.jpg")
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:  # those of onnxruntime have no common class
+        raise SystemExit(f"{type(error).__name__}: {error}") from None

@@ -14,12 +14,13 @@ from deploy.result import Result
 from deploy.sources import Sources
 from deploy.tracking import WEAK, Tracker, require_trackers
 from deploy.video import Video
-from deploy.writer import Results, image_name, video_name
+from deploy.writer import VIDEOS, Results, output_name
 from utils.draw import write_image
 from utils.images import READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
 
 Detect = Callable[[list[np.ndarray]], list[Result]]
+Write = Callable[[str, np.ndarray], None]
 BEHIND = 8  # predicted images that may wait to be drawn and written
 
 
@@ -58,7 +59,7 @@ class Predictor:
             if not complete:  # the user ended it in the window
                 return
             try:
-                complete = self.predict_video(name, path, video_name(name, sources.videos))
+                complete = self.predict_video(name, path, output_name(name, sources.videos, VIDEOS))
             except ValueError as error:
                 if is_alone:
                     raise
@@ -84,7 +85,7 @@ class Predictor:
                     yield image
 
         def write(name: str, drawn: np.ndarray) -> None:
-            write_image(self.results.folder / image_name(name, images), drawn)
+            write_image(self.results.drawn / output_name(name, images), drawn, is_drawn=True)
 
         batches = batched(readable(), self.detector.batch_size)
         bar = progress_bar(None, "images", total=len(images))
@@ -107,7 +108,7 @@ class Predictor:
         if self.track:
             detect = tracking(self.detector, rate)
         with (
-            video.writing(lambda: self.results.folder / file, rate) as write,
+            video.writing(lambda: self.results.video(file), rate, is_drawn=True) as write,
             closing(capture.frames(ahead)) as frames,
         ):
             chosen = itertools.islice(enumerate(frames), 0, None, self.every)
@@ -118,12 +119,7 @@ class Predictor:
         return complete
 
     def _run(
-        self,
-        detect: Detect,
-        batches: Iterable[list[SourceImage]],
-        write: Callable[[str, np.ndarray], None],
-        wait: int,
-        bar: Progress,
+        self, detect: Detect, batches: Iterable[list[SourceImage]], write: Write, wait: int, bar: Progress
     ) -> bool:
         """Predicts all images, collects the results, and writes the drawn images by `write(name, drawn)`.
 

@@ -1,5 +1,6 @@
 """Result: the detections in one image, as arrays, as rows of a table, and drawn over the image."""
 
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,17 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Writes the drawn image in the format of its suffix, such as .jpg or .png, and creates the folder."""
-        write_image(path, self.draw())
+        write_image(path, self.draw(), is_drawn=True)
 
     def show(self) -> None:
-        """Shows the drawn image in a window until a key is pressed. Raises ValueError without a screen."""
-        video.show(self.draw(), 0)
+        """Shows the drawn image in a notebook, or in a window until a key is pressed. Raises ValueError without a screen."""
+        ipython = sys.modules.get("IPython")
+        if ipython and hasattr(ipython.get_ipython(), "kernel"):
+            from IPython.display import display  # only where a notebook has loaded it
+
+            display(self)
+        else:
+            video.show(self.draw(), 0)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a dictionary per detection with x1, y1, x2, y2, score and class, for `pandas.DataFrame` or JSON.

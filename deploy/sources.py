@@ -8,7 +8,7 @@ from datasets.formats.options import options_of
 from datasets.formats.read import read
 from datasets.store import evenly_spaced
 from deploy.detector import Detector
-from deploy.inputs import Files, files_of, is_image_address, is_live, is_stream, is_web_address, name_of
+from deploy.inputs import Files, files_of, is_image_address, is_live, is_stream, name_of
 from utils.config import ConfigError
 from utils.images import IMAGE_SUFFIXES
 from utils.remote_cache import local_source
@@ -78,12 +78,6 @@ def require_videos(sources: Sources, every: int, track: bool) -> None:
         raise ConfigError(f"every={every} is for the frames of a video: the source has none, leave it out")
     if track and (sources.images or not sources.videos):
         raise ConfigError("track=true is for videos: name a video, or a folder of videos only")
-
-
-def label_images(sources: Sources) -> dict[str, str]:
-    """Returns name -> path of the images that get labels: of a video, its first frame, whose path has the same name."""
-    images = {name: name if is_web_address(path) else path for name, path in sources.images.items()}
-    return images | {f"{name}_000000.jpg": name for name in sources.videos}
 
 
 def validation_images(detector: Detector) -> list[str]:

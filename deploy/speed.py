@@ -11,6 +11,7 @@ from deploy import video
 from deploy.detector import Detector
 from utils.text import aligned
 
+PARTS = ("decoding", "preprocessing", "network", "post-processing")
 WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen in the first ones
 IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
 
@@ -27,14 +28,15 @@ def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float
 
     `images`: uint8 [H, W, 3] BGR, decoded by the iterator. Raises ValueError if there are too few of them.
     """
-    seconds = dict.fromkeys(("decoding", "preprocessing", "network", "post-processing"), 0.0)
     if detector.tiles:
         raise ValueError("speed=true measures one pass of the network: leave out tile= and overlap=")
-    begin, done = time.perf_counter(), 0
-    for number in itertools.count():
+    batches: list[list[float]] = []  # seconds of each part
+    begin, size = time.perf_counter(), detector.batch_size
+    limit = -(-IMAGES // size) + WARM_UP
+    while len(batches) < limit and (len(batches) <= WARM_UP or time.perf_counter() - begin < SECONDS):
         times = [time.perf_counter()]
-        batch = list(itertools.islice(images, detector.batch_size))
-        if not batch or done >= IMAGES or (done and times[0] - begin > SECONDS):
+        batch = list(itertools.islice(images, size))
+        if len(batch) < size:
             break
         times.append(time.perf_counter())
         inputs, transforms = detector.prepare(batch)
@@ -43,15 +45,13 @@ def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float
         times.append(synchronized_time(detector.device))
         detector.select(predictions, transforms)
         times.append(synchronized_time(detector.device))
-        if number >= WARM_UP:
-            done += len(batch)
-            for part, (start, end) in zip(seconds, itertools.pairwise(times), strict=True):
-                seconds[part] += end - start
-    if not done:
-        raise ValueError(f"speed=true needs more than {WARM_UP * detector.batch_size} images; lower batch_size=")
+        batches.append(np.diff(times).tolist())
+    if len(batches) <= WARM_UP:
+        raise ValueError(f"speed=true needs at least {(WARM_UP + 1) * size} images; lower batch_size=")
+    parts = dict(zip(PARTS, 1000 / size * np.mean(batches[WARM_UP:], 0), strict=True))
     if predictions is inputs:  # an ONNX file with NMS runs as a whole
-        seconds["network and NMS"] = seconds.pop("network") + seconds.pop("post-processing")
-    return {part: 1000 * value / done for part, value in seconds.items()}
+        parts["network and NMS"] = parts.pop("network") + parts.pop("post-processing")
+    return parts
 
 
 def synchronized_time(device: torch.device) -> float:

@@ -52,9 +52,8 @@ def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
     if isinstance(threshold, Tensor):
         rows = sorted(zip(threshold.tolist(), loaded.classes, strict=True))
         (low, lowest), (high, highest) = rows[0], rows[-1]
-        return (
-            f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
-        )
+        span = f"{low:g} ({lowest}) to {high:g} ({highest})"
+        return f"confidence {span}: the best F1 of each class on the validation data"
     if loaded.path.suffix == ".onnx":
         why = "the default of the exported file"
     elif loaded.measured:

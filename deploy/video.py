@@ -2,18 +2,24 @@
 
 import itertools
 import os
+import struct
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from utils.files import DRAWN_MARK, naming
 from utils.images import prefetch
 from utils.remote import without_keys
 from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
+TIMEOUT = 60.0  # seconds for the first window, of a slow connection
 AHEAD = 8  # frames that are read ahead of the network
 
 
@@ -102,12 +108,16 @@ def read_frames(source: str, ahead: int) -> Generator[np.ndarray]:
 
 
 @contextmanager
-def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
-    """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens."""
-    writer = None
+def writing(
+    path: Callable[[], Path], rate: float, is_drawn: bool = False
+) -> Iterator[Callable[[str, np.ndarray], None]]:
+    """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens.
+
+    `is_drawn`: there are boxes in it. Raises OSError at its end if it is cut off."""
+    writer, file = None, Path()
 
     def write(name: str, frame: np.ndarray) -> None:
-        nonlocal writer
+        nonlocal writer, file
         if writer is None:
             file = path()
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +129,11 @@ def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np
     finally:
         if writer is not None:
             writer.release()
+    if writer is not None and not cv2.VideoCapture(str(file)).isOpened():  # OpenCV reports no full disk
+        raise OSError(f"{file}: the video could not be written to its end: is the disk full?")
+    if writer is not None and is_drawn:
+        with naming(file), open(file, "ab") as end:  # in a part of the file that players skip
+            end.write(struct.pack(">I4s", 8 + len(DRAWN_MARK), b"free") + DRAWN_MARK)
 
 
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
@@ -129,13 +144,27 @@ def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWri
     return writer
 
 
+@cache
+def require_window() -> None:
+    """Raises ValueError with the fix if no window can be opened here. A child process tries: Qt ends the one that fails."""
+    advice = "look at saved images instead"
+    if not cv2.currentUIFramework():
+        fix = "pip uninstall opencv-python-headless, then pip install opencv-python"
+        raise ValueError(f"show: this OpenCV was built without windows: {fix}; or {advice}")
+    screens = [f"{name}={os.environ[name]}" for name in ("DISPLAY", "WAYLAND_DISPLAY") if os.environ.get(name)]
+    if sys.platform == "linux" and not screens:
+        raise ValueError(f"show: there is no screen, since DISPLAY is not set: {advice}")
+    program = "import cv2, numpy; cv2.imshow('Thaw', numpy.zeros((9, 9, 3), 'uint8')); cv2.waitKey(1)"
+    works = False
+    with suppress(OSError, subprocess.TimeoutExpired):
+        works = not subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT).returncode
+    if not works:
+        raise ValueError(f"show: no window can be opened on the screen ({' '.join(screens)}): {advice}")
+
+
 def show(image: np.ndarray, wait: int) -> bool:
-    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc."""
+    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc. See `require_window`."""
+    require_window()
     shrink = min(WINDOW / max(image.shape[:2]), 1)
-    try:
-        cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
-        return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)
-    except cv2.error as error:
-        raise ValueError(
-            "show=true: there is no screen, or OpenCV was built without windows: save the images instead"
-        ) from error
+    cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
+    return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from deploy.label_files import Labeled, LabelFiles
 from deploy.result import Result
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
+from utils.files import CROPS, DETECTIONS, DRAWN, naming
 from utils.text import amount, first_of
 
+MAX_FOLDER = 200  # bytes of the name of a folder; file systems have 255
 SHOWN = 10  # classes and unreadable images that the summary names
-WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
+WRITABLE = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")  # images of other formats are written as PNG
+VIDEOS = (".mp4",)
 
 
 class DetectionsFile:
@@ -31,31 +35,30 @@ class DetectionsFile:
     END = b"\n]"
 
     def __init__(self, path: Path):
-        self._file: BinaryIO = open(path, "wb", buffering=0)
-        self._file.write(b"[" + self.END)
-        self._size = 1  # bytes before END
+        self._path, self._file = path, open(path, "wb", buffering=0)
+        self._size = 0  # bytes before END
+        self._append(b"[")
 
     def add(self, entries: Sequence[dict]) -> None:
         """Appends detections in front of the end of the array."""
-        lines = [json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape") for entry in entries]
-        if not lines:
-            return
-        text = (b",\n" if self._size > 1 else b"\n") + b",\n".join(lines)
-        self._write(text + self.END)
-        self._size += len(text)
+        lines = [b"\n" + json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape") for entry in entries]
+        if lines:
+            self._append((b"," if self._size > 1 else b"") + b",".join(lines))
 
     def close(self) -> None:
         """Closes the file. If the last `add` failed because the disk was full, its part is removed."""
         with self._file:
-            self._write(self.END)
+            self._append(b"")
 
-    def _write(self, text: bytes) -> None:
-        """Replaces everything behind the complete detections."""
-        self._file.seek(self._size)
-        left = memoryview(text)
-        while left:  # without a buffer, a write may be partial
-            left = left[self._file.write(left) :]
-        self._file.truncate()
+    def _append(self, text: bytes) -> None:
+        """Writes text and the end of the array behind the complete detections."""
+        with naming(self._path):
+            self._file.seek(self._size)
+            left = memoryview(text + self.END)
+            while left:  # without a buffer, a write may be partial
+                left = left[self._file.write(left) :]
+            self._file.truncate()
+        self._size += len(text)
 
 
 class Results:
@@ -76,11 +79,13 @@ class Results:
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
         self.crops, self.labels = crops, labels
+        self.folders = folder_names(classes)  # of the crops
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
         self.tracks: set[tuple[str, int]] = set()  # videos and the numbers of the tracks in them
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
+        self.videos: list[Path] = []  # that were drawn
         self.images, self.begin = 0, time.perf_counter()
 
     @cached_property
@@ -88,9 +93,19 @@ class Results:
         """The folder of the results."""
         return self.open_folder()
 
+    @property
+    def drawn(self) -> Path:
+        """The folder of the drawn images and videos. With label files the folder of the results is a data set without them."""
+        return self.folder / DRAWN if self.labels else self.folder
+
+    def video(self, name: str) -> Path:
+        """Returns the file for a drawn video."""
+        self.videos.append(self.drawn / name)
+        return self.videos[-1]
+
     @cached_property
     def _detections(self) -> DetectionsFile:
-        return DetectionsFile(self.folder / "detections.json")
+        return DetectionsFile(self.folder / DETECTIONS)
 
     def add(self, image: np.ndarray, result: Result, name: str, path: str, frame: int | None = None) -> None:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
@@ -114,7 +129,7 @@ class Results:
         if frame is not None:
             name += ".jpg"
         if self.labels.takes(boxes) and (frame is not None or is_web_address(path)):
-            name = image_name(name)
+            name = output_name(name)
             path = str(self.folder / "images" / name)
             write_image(path, image)
         labeled = Labeled(name.replace(os.sep, "/"), path, (width, height), boxes, labels, scores)
@@ -141,7 +156,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = "a" if name in self.tracked else "w"
         self.tracked.add(name)
-        with open(path, mode, encoding="utf-8") as file:
+        with naming(path), open(path, mode, encoding="utf-8") as file:
             for entry in entries:
                 if entry["track_id"] >= 0:
                     self.tracks.add((name, entry["track_id"]))
@@ -152,8 +167,8 @@ class Results:
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
-            folder = folder_name(self.classes[label])
-            write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
+            folder = self.folders[label]
+            write_image(self.folder / CROPS / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
         """Completes the files -> a summary to print; "" if there was no image."""
@@ -169,6 +184,9 @@ class Results:
             lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:
             lines += self.labels.summary(self.folder / "labels", self.images)
+        for path in self.videos[:1]:
+            command = shlex.join(["ffmpeg", "-i", str(path), "-c:v", "libx264", str(path.with_suffix(".h264.mp4"))])
+            lines.append(f"browsers do not play MPEG-4 Part 2, the format of the video; they do after {command}")
         lines.append(str(self.folder))
         if self.unread:
             failed = f"{amount(len(self.unread), 'image')} could not be read:"
@@ -185,27 +203,25 @@ class Results:
         return ", ".join(counts) or "nothing"
 
 
-def image_name(name: str, others: Collection[str] = ()) -> str:
-    """Returns the name under which an image is written; `others`: names of images that must not be replaced."""
-    return _output_name(name, WRITABLE, ".png", others)
+def output_name(name: str, others: Collection[str] = (), written: Sequence[str] = WRITABLE) -> str:
+    """Returns the name under which an image, or a video with `written` VIDEOS, is written in a format that can be written.
 
-
-def video_name(name: str, others: Collection[str]) -> str:
-    """Returns the name under which a video is written; `others`: names of videos that must not be replaced."""
-    return _output_name(name, {".mp4"}, ".mp4", others)
-
-
-def _output_name(name: str, writable: Collection[str], suffix: str, others: Collection[str]) -> str:
-    """Returns a name with `suffix` behind it if its format is not written, more than once if it is among `others`."""
-    if Path(name).suffix.lower() in writable:
+    `others`: names that must not be replaced, such as g.gif.png next to g.gif."""
+    if Path(name).suffix.lower() in written:
         return name
-    output = name + suffix
-    while output in others:  # g.gif next to g.gif.png
-        output += suffix
+    output = name + written[0]
+    while output in others:
+        output += written[0]
     return output
 
 
-def folder_name(class_name: str) -> str:
-    """Returns the name of the folder for the crops of a class."""
-    name = "".join("_" if character in '/\\:*?"<>|' else character for character in class_name)
-    return name.strip(" .") or "_"  # ".." would lead out of the output folder
+def folder_names(classes: Sequence[str]) -> list[str]:
+    """Returns the names of the folders for the crops of the classes: short enough, different, also where case is ignored."""
+    names: list[str] = []
+    for class_name in classes:
+        name = re.sub(r'[/\\:*?"<>|]', "_", class_name).encode()[:MAX_FOLDER].decode(errors="ignore")
+        name = name.strip(" .") or "_"  # ".." would lead out of the output folder
+        while name.casefold() in map(str.casefold, names):
+            name += "_"
+        names.append(name)
+    return names

@@ -114,7 +114,7 @@ class Run:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         with files.warn_if_disk_fails(), files.atomic_write(self.folder / f"{name}.jpg") as file:
-            file.write(jpeg)
+            file.write(jpeg + files.DRAWN_MARK)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""

@@ -41,6 +41,7 @@ class _Boxes(NamedTuple):
     groups: np.ndarray  # int64 [m], rising
     boxes: np.ndarray  # float64 [m, 4] x, y, width, height
     crowd: np.ndarray  # bool [m]
+    regions: np.ndarray  # bool [m] crowd regions that are ignore regions
 
 
 class _Pairs(NamedTuple):
@@ -112,8 +113,9 @@ def _sorted_boxes(annotations: list[dict], labels: dict[int, int], images: dict[
     entries = [entry for entry in annotations if entry["image_id"] in images and entry["category_id"] in labels]
     groups, boxes = _columns(entries, labels, images)
     crowd = np.array([bool(entry.get("iscrowd", 0)) for entry in entries], bool)
+    regions = np.array([bool(entry.get("open", 0)) for entry in entries], bool)
     order = np.argsort(groups, kind="stable")
-    return _Boxes(groups[order], boxes[order], crowd[order])
+    return _Boxes(groups[order], boxes[order], crowd[order], regions[order])
 
 
 def _sorted_detections(
@@ -188,7 +190,9 @@ def _match_coco(pairs: _Pairs, truth: _Boxes, free: np.ndarray, states: np.ndarr
 
 
 def _match_voc(pairs: _Pairs, boxes: np.ndarray, truth: _Boxes, states: np.ndarray) -> None:
-    """Matches detections by VOC's rule: changes their `states` [n]. VOC measures the IoU with crowd regions, too."""
+    """Matches detections by VOC's rule: changes their `states` [n]. VOC measures the IoU with crowd regions, too.
+
+    VOC has no ignore regions: a detection that lies in one counts as correct or not at all."""
     ious = overlap(boxes[pairs.detections], truth.boxes[pairs.boxes], np.array(False))
     best = _last_best(ious, pairs.starts())
     best = best[ious[best] >= MATCH_IOU]
@@ -196,6 +200,8 @@ def _match_voc(pairs: _Pairs, boxes: np.ndarray, truth: _Boxes, states: np.ndarr
     _, first = np.unique(owners, return_index=True)
     states[detections[first]] = CORRECT
     states[detections[truth.crowd[owners]]] = IGNORED
+    inside = pairs.detections[truth.regions[pairs.boxes] & (pairs.overlaps >= MATCH_IOU)]
+    states[inside[states[inside] == 0]] = IGNORED
 
 
 def _last_best(values: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -10,12 +10,14 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from files import noise
 from lively import lively_checkpoint
 from pages import ROOT, text_of
 
 from datasets import demo
 from deploy.detector import Detector
 from export import Config, main
+from utils.images import FILL, LETTERBOXES, letterbox, read_image
 
 PAGE = text_of(ROOT / "docs/exported_file.md")
 
@@ -94,17 +96,39 @@ def test_the_program_gives_the_results_of_the_detector(tmp_path, weights, file, 
     assert nothing.boxes.shape == (0, 4) and nothing.names == () and len(nothing) == 0
 
 
-@pytest.mark.slow
-def test_sixteen_bits_are_read_as_by_the_detector(tmp_path):
-    weights = lively_checkpoint(tmp_path / "best.pt", value_range=(100, 4000))
-    file = main(Config(str(weights), check_images=2))
-    deep = demo.draw_image(3)[0].astype(np.uint16) * 15 + 100
-    cv2.imwrite(str(tmp_path / "deep.png"), deep)
-    path = str(tmp_path / "deep.png")
+@pytest.fixture
+def detector(file):
+    """The Detector of the program without a file; a test gives it the metadata."""
     module = load(file)
-    assert_equal(Detector(file)([path]), module.Detector(file)([path]))
-    with pytest.raises(ValueError, match="thresholds"):
-        module.Detector(file, confidence="per_class")
+    return module.Detector.__new__(module.Detector)
+
+
+@pytest.mark.parametrize("value_range", [None, (0, 65535), (100, 4000), (0, 4095), (20000, 60000)])
+def test_every_depth_is_read_as_by_the_detector(tmp_path, detector, value_range):
+    detector.about = {"value_range": value_range}
+    for name, image in (("8", noise()), ("16", noise().astype(np.uint16) * 200 + 90)):
+        path = str(tmp_path / f"{name}.png")
+        cv2.imwrite(path, image)
+        np.testing.assert_array_equal(detector.read(path), read_image(path, value_range=value_range))
+
+
+@pytest.mark.parametrize("kind", LETTERBOXES)
+def test_the_pixels_of_the_input_are_those_of_training(detector, kind):
+    detector.about, detector.image_size = {"letterbox": kind, "padding": FILL}, (64, 96)
+    for height, width in ((64, 96), (20, 30), (90, 135), (100, 190), (127, 193), (128, 192), (129, 200), (700, 40)):
+        image = noise(0, height, width)
+        pixels, scale, offset = detector.letterbox(image)
+        expected, transform = letterbox(image, (64, 96), kind)
+        np.testing.assert_array_equal(pixels, expected)
+        np.testing.assert_allclose([*scale[:2], *offset[:2]], transform[2:], rtol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_boxes_end_at_the_image_only_if_the_model_clips_them(detector, clip):
+    detector.about, detector.thresholds, detector.classes = {"clip": clip}, np.full(1, 0.5), ("a",)
+    boxes = np.array([[-5, 4, 200, 20]], np.float32)
+    found = detector.result(noise(), 1, 0, boxes, np.ones(1), np.zeros(1, int))
+    assert found.boxes.tolist() == ([[0, 4, 64, 20]] if clip else boxes.tolist())
 
 
 def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file):
@@ -134,6 +158,19 @@ def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
     assert not (tmp_path / "onnx_detector.py").exists()  # it needs NMS in the file
     with pytest.raises(ValueError, match="raw.onnx"):
         module.Detector(raw)
+
+
+@pytest.mark.parametrize(
+    "words", [("none.onnx", "a.png"), ("FILE", "none.png"), ("FILE", "bad.png"), ("bad.png", "a.png")]
+)
+def test_the_program_ends_with_one_line_for_what_it_cannot_read(tmp_path, file, words):
+    (tmp_path / "bad.png").write_text("no image")
+    cv2.imwrite(str(tmp_path / "a.png"), noise())
+    words = [str(file) if word == "FILE" else word for word in words]
+    program = [sys.executable, str(file.parent / "onnx_detector.py"), *words, "drawn.png"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
+    assert next(word for word in words if not word.startswith(("/", "a."))) in done.stderr
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from files import names_in, write_noise
 from lively import tiny_checkpoint
+from PIL import Image
 from refused import mentions, refused, told
 
 import evaluate
@@ -123,6 +124,15 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
     assert names_in(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
     told(capsys.readouterr().out, "1 image could", "2.png")
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
+
+
+def test_a_file_with_several_images_is_noted(weights, tmp_path, capsys):
+    frames = [Image.new("RGB", (48, 32), (level, 0, 0)) for level in (10, 90, 200)]
+    for name in ("a.gif", "b.gif"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+    run(weights, tmp_path / "*.gif", tmp_path / "out")
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert ".gif" in note and "3 images" in note
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere.jpg", "*.jpg", "empty"])
@@ -252,7 +262,8 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     monkeypatch.setattr(Detector, "network", ended)
     words = {"checkpoint": weights, "source": film, "output": tmp_path / "out", "batch_size": 1, "device": "cpu"}
     try:
-        predict.command([f"{name}={value}" for name, value in words.items()])
+        with pytest.raises(KeyboardInterrupt):
+            predict.command([f"{name}={value}" for name, value in words.items()])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
@@ -263,10 +274,10 @@ def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detecte
         write_noise(tmp_path / f"in/{number}.png", number)
     write, threads = predictor.write_image, threading.active_count()
 
-    def full(path, image):
+    def full(path, image, is_drawn):
         if path.name == "2.png":
             raise OSError("full")
-        write(path, image)
+        write(path, image, is_drawn)
 
     monkeypatch.setattr(predictor, "write_image", full)
     with pytest.raises(OSError, match="full"):
@@ -275,10 +286,33 @@ def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detecte
     assert {"0.png", "1.png"} <= {entry["file_name"] for entry in entries(tmp_path / "out")}
 
 
+@pytest.mark.parametrize(
+    "source, options, name",
+    [
+        ("a.png", {"confidence": 1.0}, "a.png"),
+        ("a.png", {"confidence": 0.01, "max_detections": 1, "save": False, "crops": True}, "a.png_1.png"),
+        ("a.png", {"confidence": 0.01, "save": False}, "detections.json"),
+        ("film.mp4", {"confidence": 1.0}, "film.mp4"),
+    ],
+)
+def test_a_full_disk_is_an_error_that_names_the_file(weights, film, tmp_path, capsys, source, options, name):
+    """No file can become larger than 300 bytes."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
+    write_noise(tmp_path / "a.png")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with refused(OSError, name):
+            run(weights, tmp_path / source, tmp_path / "out", **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypatch):
     for number in range(4):
         write_noise(tmp_path / f"in/{number}.png", number)
     shown = []
+    monkeypatch.setattr(predict, "require_window", lambda: None)
     monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image.copy(), wait)) or len(shown) < 2)
     run(weights, tmp_path / "in", tmp_path / "out", show=True)
     assert len(shown) == 2 and shown[0][1] == 0

@@ -60,9 +60,15 @@ def test_the_image_of_an_address_is_drawn_under_its_name(weights, tmp_path):
         run(weights, address + path, tmp_path / "out", labels="yolo")
     stem = Path(name).stem
     assert names_in(tmp_path / "out") == sorted(
-        [name, "detections.json", f"images/{name}", f"labels/{stem}.txt", "labels/classes.txt", "labels/data.yaml"]
+        [
+            f"drawn/{name}",
+            "detections.json",
+            f"images/{name}",
+            f"labels/{stem}.txt",
+            "labels/classes.txt",
+        ]
     )
-    assert np.array_equal(read_image(str(tmp_path / "out" / name)), read_image(str(tmp_path / "of_file/a.png")))
+    assert np.array_equal(read_image(str(tmp_path / "out/drawn" / name)), read_image(str(tmp_path / "of_file/a.png")))
     assert np.array_equal(read_image(str(tmp_path / "out/images" / name)), noise())
 
 
@@ -110,7 +116,7 @@ def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, t
     assert names_in(tmp_path / "out/images") == frames
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
-    assert len(read(str(tmp_path / "out/labels/data.yaml"), "train").labels) == 3
+    assert len(read(str(tmp_path / "out"), "train").labels) == 3
 
 
 def test_options_of_videos_are_refused_for_images(weights, tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from utils.files import DRAWN_MARK, naming
+
 Color = tuple[int, int, int]  # BGR
 
 TEXT_SIZE = 1 / 36  # font size relative to the mean side of the image: 15 pixels at 640 x 480
@@ -147,10 +149,11 @@ def contact_sheet(images: Sequence[np.ndarray], columns: int, longest: int = 640
     return sheet
 
 
-def write_image(path: str | Path, image: np.ndarray) -> None:
+def write_image(path: str | Path, image: np.ndarray, is_drawn: bool = False) -> None:
     """Writes an image in the format of its file name extension, and creates the folder.
 
-    Unlike cv2.imwrite it accepts non-ASCII paths on Windows. Raises ValueError for a format that OpenCV cannot write.
+    `is_drawn`: there are boxes in it, so that the file gets DRAWN_MARK and is never trained on. Unlike cv2.imwrite it accepts
+    non-ASCII paths on Windows. Raises ValueError for a format that OpenCV cannot write.
     """
     path = Path(path)
     options = []
@@ -163,4 +166,5 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
     if not written:
         raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without extension'}; use .jpg or .png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.tobytes())
+    with naming(path):
+        path.write_bytes(data.tobytes() + (DRAWN_MARK if is_drawn else b""))

@@ -1,18 +1,31 @@
 """Files: written completely or not at all, the files of a folder, and the cache folder."""
 
 import difflib
+import errno
 import glob
 import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from utils.text import brief
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
+DISK_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}  # EDQUOT: not on Windows
+DETECTIONS = "detections.json"  # of predict.py
+DRAWN, CROPS = "drawn", "crops"  # its folders next to it: images that are no data
+
+
+def is_drawn(path: str) -> bool:
+    """Returns whether this program drew boxes into an image or a video."""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(os.path.getsize(path) - len(DRAWN_MARK), 0))
+        return file.read() == DRAWN_MARK
+    return False
 
 
 def matched(word: str) -> str:
@@ -51,7 +64,8 @@ def similar_path(path: str) -> str | None:
 def files_under(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
 
-    Hidden files and folders are left out; a folder that links lead to twice is listed once."""
+    Hidden files and folders are left out, and the images that predict.py makes of others; a folder that links lead to twice
+    is listed once."""
     found, seen, tops = [], set(), [os.fspath(folder)]
     for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
         for place, folders, names in os.walk(top, onerror=_raise_unreadable):
@@ -60,7 +74,10 @@ def files_under(folder: str | os.PathLike) -> list[str]:
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+            derived = (DRAWN, CROPS) if DETECTIONS in names else ()
+            folders[:] = sorted(
+                name for name in folders if not name.startswith((".", "__MACOSX")) and name not in derived
+            )
             tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
             prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
             found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
@@ -75,11 +92,11 @@ def _raise_unreadable(error: OSError) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Adds the path of a file to errors that do not have it, such as those of a full disk while it is written."""
+    """Adds the path of a file to errors of the disk that do not have it, such as those of a full disk while it is written."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno in DISK_ERRORS:
             error.filename = str(path)
         raise
 

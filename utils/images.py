@@ -9,6 +9,7 @@ import itertools
 import os
 import stat
 import struct
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # lar
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
+warnings.filterwarnings("ignore", module=r"PIL\.")  # about EXIF data that are damaged, and do not count then
 _LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
 _PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of a gray PNG reaches 8,256
 
@@ -73,12 +75,10 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
 def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Decodes the bytes of a whole image file, and returns the `limits_of` its values, too. Raises ImageError naming `path`."""
     require_whole(data, path)
-    if data.startswith(jpeg.MARK):
-        return decode_image(data, path), NO_LIMITS
     image = decode_deep(data, path)
-    if image.dtype == np.uint8:
-        return image, NO_LIMITS
-    return decode_image(data, path, value_range=value_range), limits_of(image)
+    if (limits := limits_of(image)) != NO_LIMITS:
+        image = decode_image(data, path, value_range=value_range)
+    return image, limits
 
 
 def require_whole(data: bytes, path: str) -> None:
@@ -152,8 +152,9 @@ def check_header(data: bytes, path: str) -> None:
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
-    while data.startswith(_PNG_MARK) and place + 8 <= len(data):
-        (length,) = struct.unpack_from(">I", data, place)
+    kind = b""
+    while data.startswith(_PNG_MARK) and kind != b"IEND" and place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
         if place + 8 + length > len(data):
             raise ImageError(f"{path}: the PNG is cut off: fetch it again, or remove it")
         place += 12 + length
@@ -189,6 +190,17 @@ def read_orientation(data: bytes) -> int:
             orientation = int(image.getexif().get(0x0112, 1))
             return orientation if orientation in TURNS else 1
     except Exception:  # damaged EXIF data raise many kinds of errors
+        return 1
+
+
+def frame_count(data: bytes) -> int:
+    """Returns the number of images in a file, such as an animated GIF or a TIFF with pages. Only the first one is read."""
+    if data.startswith(jpeg.MARK):  # the second image of a camera is a preview
+        return 1
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return getattr(image, "n_frames", 1)
+    except Exception:  # damaged files raise many kinds of errors
         return 1
 
 

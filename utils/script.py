@@ -3,6 +3,7 @@
 import io
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -43,7 +44,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     try:
         main()
     except KeyboardInterrupt as error:
-        raise SystemExit(f"\n{notes_of(error) or stopped}") from None
+        print(f"\n{notes_of(error) or stopped}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None

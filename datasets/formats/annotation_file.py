@@ -17,6 +17,7 @@ from datasets.formats.class_names import find_lists, names_next_to
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
 from datasets.formats.splits import (
+    IMAGE_AND_XML,
     SPLIT_NAMES,
     add_notes,
     read_split,
@@ -133,6 +134,8 @@ def read_text(file: File, split: Split) -> Source:
     if "ImageSets" in path.parts[-3:-1]:
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return voc.read_listed(path, folder, image_root)
+    if any(map(IMAGE_AND_XML.match, _first_lines(file))):
+        return voc.read_listed(path, path.parent, image_root)
     found = read_annotation_file(file.path, names_next_to(path))
     if not len(found):
         return found

@@ -1,7 +1,6 @@
 """XML of CVAT ("CVAT for images 1.1") -> Source."""
 
 import math
-import os
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -12,14 +11,13 @@ from datasets.formats.source import (
     Corners,
     LabelFile,
     Source,
-    add_files,
     box_around,
     ellipse_box,
     names_of,
     points_box,
     side,
 )
-from datasets.formats.splits import select_images
+from datasets.formats.splits import source_of_subsets
 from datasets.store import Split
 from utils.text import clean_name, number_of
 
@@ -42,18 +40,14 @@ def read(file: File, split: Split) -> Source:
             root = parse_xml(opened)
         except ValueError as error:
             raise DataError(f"{path}: {error}") from error
-    if root.tag != "annotations" or root.find("track") is not None:
-        what = "of a video" if root.find("track") is not None else f"<{root.tag}>"
-        raise DataError(f"{path}: {what}, not images: export as CVAT for images 1.1, or as COCO")
+    if root.find("track") is not None:
+        raise DataError(f"{path}: of a video, not images: export as CVAT for images 1.1, or as COCO")
     files = [_label_file(path, node) for node in root.iterfind("image")]
     used = names_of(files)
     labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
     names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
-    found = Source(path, os.path.dirname(path), names, find_images=True)
     words = [node.get("subset", "") for node in root.iterfind("image")]  # of a project: Train, Validation or Test
-    chosen = select_images(found, [file.image for file in files], words, split)
-    add_files(found, ((file.image, file) for file in files if file.image in chosen))
-    return found
+    return source_of_subsets(path, files, names, words, split)
 
 
 def _label_file(path: str, node: ElementTree.Element) -> LabelFile:

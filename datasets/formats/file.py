@@ -19,6 +19,8 @@ DEEPEST = 3  # keys of a path in JSON
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
+_ENCODING = re.compile(rb"""encoding=["']([\w.-]+)["']""")
+_BARE_AMPERSAND = re.compile(rb"&(?!(amp|lt|gt|quot|apos|#\d+|#x[\da-fA-F]+);)")
 _TOKEN = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?|[{}\[\]]')
 
 
@@ -120,9 +122,18 @@ def text_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
 
 def parse_xml(file: BinaryIO) -> ElementTree.Element:
     """Returns the root element of an XML file. Raises ValueError that tells what is wrong, and the fix."""
+    data = file.read()
     try:
-        return ElementTree.parse(file).getroot()
+        try:
+            return ElementTree.fromstring(data)
+        except ValueError:  # an encoding of several bytes per character, such as gb2312, which the parser does not know
+            declared = _ENCODING.search(data[:200])
+            name = declared[1].decode().lower() if declared else "utf-8"
+            return ElementTree.fromstring(data.decode("gb18030" if name in ("gb2312", "gbk") else name))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
+        if bare := _BARE_AMPERSAND.search(data):
+            line = data.count(b"\n", 0, bare.start()) + 1
+            raise ValueError(f"not valid XML (line {line}): write &amp; for the character &") from error
         raise ValueError(f"not valid XML ({error}): export the file again, as UTF-8") from error
 
 

@@ -184,7 +184,7 @@ def _labeled_images(row: Format, file: File) -> set[str]:
         source = annotation_file.read_annotation_file(file.path)
     else:
         source = read(file, ())
-    ends = [*source.starts[1:], len(source.labels)]
+    ends = [*source.starts, len(source.labels)][1:]
     return {
         source.images[index] for index, (start, end) in enumerate(zip(source.starts, ends, strict=True)) if end > start
     }

@@ -33,10 +33,6 @@ WRITE_LINES = (
     "write one line per image into boxes.txt, PATH x1,y1,x2,y2,CLASS x1,y1,x2,y2,CLASS ..., in pixels, with the "
     "numbers of the classes from 0, and their names into classes.txt next to it, one per line"
 )
-DATUMARO = (
-    'convert it with datumaro (pip install datumaro): python -c "from datumaro import Dataset; '
-    "Dataset.import_from('FOLDER', '{}').export('NEW_FOLDER', 'coco_instances', save_media=True)\""
-)
 
 
 class Format(NamedTuple):
@@ -60,10 +56,6 @@ def has_any(*keys: str) -> Callable[[File], bool]:
     return lambda file: not file.keys.isdisjoint(keys)
 
 
-def _is_of_many_images(file: File) -> bool:
-    return has_any("images", "annotations.image_id")(file) and coco.has_labels(file.path)
-
-
 YAML = Format(
     "YOLO data file", (".yaml", ".yml", ".data"), data_file.matches, data_file.read_data_file, data_file.read_folder
 )
@@ -83,10 +75,10 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
     Format("VOC", XML, voc.matches, read_folder=voc.read_folder),
     Format("Supervisely", JSON, records.is_supervisely, read_folder=records.read_supervisely),
     Format("LabelMe", JSON, has("shapes"), read_folder=labelme.read_folder),
-    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_folder),
+    Format("COCO", JSON, coco.matches, coco.read, coco.read_folder),
     Format("Label Studio", JSON, labelstudio.matches, labelstudio.read),
     Format("Create ML", JSON, records.is_create_ml, records.read_create_ml),
-    Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read),
+    Format("VIA", JSON, via.matches, via.read),
     Format("SageMaker Ground Truth", LINES, has("source-ref"), records.read_manifest),
     Format("Hugging Face", LINES, has("file_name", "objects"), records.read_hugging_face),
     LISTS,
@@ -99,7 +91,6 @@ FORMATS = (  # after NOT_READ, the first one that matches a file reads it
         annotation_file.read_text,
         annotation_file.refuse_lists_below,
     ),
-    Format("COCO for other tasks", JSON, has("images"), coco.read),
 )
 BY_SUFFIX = {suffix: row for row in (YAML, CVAT, CSV, LISTS) for suffix in row.suffixes}  # they tell what is wrong
 
@@ -114,30 +105,33 @@ def _named(file: File) -> bool:
     return True  # its suffix tells it
 
 
+def _is_custom_vision(file: File) -> bool:
+    return any(key.endswith((".regions.tagName", ".regions.tag_name", ".originalImageUri")) for key in file.keys)
+
+
 NOT_READ = (  # formats that many tools write, with the fix of `WRITE_LINES` where there is no shorter one
     Format("CrowdHuman", LINES, has("gtboxes")),
     Format("Ultralytics NDJSON", LINES, has("class_names")),
     Format("Grounding DINO (ODVG)", LINES, has("detection.instances")),
     Format("Scalabel or BDD100K", JSON, has_any("frames", "[].labels.box2d")),
-    Format("Datumaro", JSON, has("items", "categories"), fix=DATUMARO.format("datumaro")),
+    Format("Datumaro", JSON, has("items", "categories")),
     Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file)),
+    Format("Azure Custom Vision", JSON, _is_custom_vision),
+    Format("Edge Impulse", (".labels", ".json"), has_any("boundingBoxes", "files.boundingBoxes")),
+    Format("Colabeler", XML, lambda file: b"<doc>" in file.head),
+    Format("HRSC2016", XML, lambda file: b"<HRSC_Image>" in file.head),
     Format("VoTT", JSON, has("assets"), fix="export CSV or Pascal VOC from VoTT"),
     Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
     Format(
         "VIA's CSV", TABLE, _text(r"#?filename,.*,region_shape_attributes", is_list=True), fix="export JSON from VIA"
     ),
     Format("Labelbox", LINES, has("data_row")),
-    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s"), fix=DATUMARO.format("kitti_detection")),
+    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s")),
     Format("DOTA", TEXT, _text(r"(imagesource|gsd):")),
     Format("DOTA", TEXT, _text(r"(N ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s")),
     Format("VisDrone", TEXT, _text(r"(-?\d+,){7}-?\d+,?\s")),
     Format("MOT", TEXT, _text(r"\d+,-?\d+(,N){5,8}\s")),
-    Format(
-        "WIDER FACE",
-        TEXT,
-        _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True),
-        fix=DATUMARO.format("wider_face"),
-    ),
+    Format("WIDER FACE", TEXT, _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True)),
     Format(
         "a table with semicolons",
         TEXT,
@@ -216,16 +210,17 @@ def read_file(path: str | os.PathLike, split: Split, image_root: str | None = No
         raise DataError(problem_of(file))
     if row in NOT_READ:
         raise refusal(path, row)
+    if row is None and file.suffix in XML:
+        known = "neither annotation (VOC) nor annotations (CVAT)"
+        raise DataError(f"{path}: no known format, the XML has {known}: {WRITE_LINES}")
     row = row or BY_SUFFIX.get(file.suffix)
     if row and row.read:
         return row.read(file, split)
     if row:
         raise DataError(f"{path}: a file of {row.name} with one image: give its folder")
     if file.suffix in (*JSON, *LINES):
-        there = ", ".join(sorted(key for key in file.keys if "." not in key)[:5]) or "no keys"
-        raise DataError(
-            f"{path}: no known format: {there}, but no images (COCO), shapes (LabelMe) or tasks: {WRITE_LINES}"
-        )
+        there = ", ".join(sorted({key.removeprefix("[].").split(".")[0] for key in file.keys} - {"*"})[:5]) or "no keys"
+        raise DataError(f"{path}: no known format, with {there}: {WRITE_LINES}")
     raise DataError(
         f"{path}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
         f"with any of these, or with VOC, LabelMe or YOLO label files"

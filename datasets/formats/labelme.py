@@ -2,15 +2,16 @@
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import Folder
 from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
-from datasets.formats.splits import add_notes, select_split
+from datasets.formats.splits import add_notes, select_images, select_split
 from datasets.formats.typed_json import ABSENT, Side, open_json, optional, rows
 
 AREAS = ("polygon", "rectangle", "circle", "mask", "rotation", "oriented_rectangle")  # shapes that have a box
@@ -30,34 +31,47 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the JSON files in a folder that belong to its split; every shape becomes its bounding box. Raises DataError.
 
     Points and lines are left out with a note. An image is where its file says, or else has the name of the file."""
-    every = list(names)
-    chosen = select_split(folder.path, every, folder.split)
-    source = Source(str(folder.path), label_files=[str(folder.path / name) for name in every])
     parts: list[str] = []
-    files = [_label_file(os.path.join(folder.path, name), source.problems, parts) for name in chosen]
-    source.root, images = image_paths.images_of_labels(folder, ".json", [(file.path, file.image) for file in files])
-    index = image_paths.Stems(images)
-    pairs = []
-    for name, file in zip(chosen, files, strict=True):
-        written = os.path.join(os.path.dirname(file.path), file.image)
-        if file.image and not folder.image_root and os.path.isfile(written):
-            image = os.path.relpath(written, source.root)
-        else:
-            found = index.all_nearest(name, os.path.basename(file.image))
-            source.problems += image_paths.doubts(file.path, source.root, found)
-            image = found[0] if found else file.image or f"{os.path.splitext(name)[0]}.jpg"
-        pairs.append((image, file))
-    source.names = names_of(files)
-    add_files(source, pairs)
+    source = read_files(folder, list(names), lambda path, problems: (_label_file(path, problems, parts), ""))
     if parts:
         text = f"shapes with the label and group_id of another one, of whose object they are parts: {len(parts)}"
         source.notes.append(f"{folder.path}: {text}, for example {parts[0]}")
-    add_notes(source, folder.path, every, folder.split)
     return [source]
 
 
+def read_files(
+    folder: Folder, every: Sequence[str], read_one: Callable[[str, list[str]], tuple[LabelFile, str]]
+) -> Source:
+    """Returns the images of a split in a folder with a JSON file for each image.
+
+    `read_one`: path, problems -> what is in the file, and the word that may be its split. Raises DataError."""
+    chosen = select_split(folder.path, every, folder.split)
+    source = Source(str(folder.path), label_files=[str(folder.path / name) for name in every])
+    found = [read_one(os.path.join(folder.path, name), source.problems) for name in chosen]
+    files = [file for file, _ in found]
+    source.root, images = image_paths.images_of_labels(folder, ".json", [(file.path, file.image) for file in files])
+    index, pairs = image_paths.Stems(images), []
+    for name, file in zip(chosen, files, strict=True):
+        written = os.path.join(os.path.dirname(file.path), file.image or f"{os.path.splitext(file.path)[0]}.jpg")
+        image = os.path.relpath(written, source.root)
+        if folder.image_root or not file.image or not os.path.isfile(written):
+            nearest = index.all_nearest(name, os.path.basename(file.image))
+            source.problems += image_paths.doubts(file.path, source.root, nearest)
+            image = nearest[0] if nearest else image
+        pairs.append((image, file))
+    source.names = names_of(files)
+    wanted = select_images(source, [file.path for file in files], [word for _, word in found], folder.split)
+    add_files(source, (pair for pair in pairs if pair[1].path in wanted))
+    add_notes(source, folder.path, every, folder.split)
+    return source
+
+
 def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
-    contents = open_json(path)
+    try:
+        contents = open_json(path)
+    except DataError as error:
+        problems.append(str(error))
+        return LabelFile(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
         return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
     image = optional(contents.get("imagePath", ABSENT), str, f"{path}: imagePath", problems)

@@ -3,9 +3,9 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, convert, field
 
 from datasets.errors import DataError, raise_any
 from datasets.formats.file import File
@@ -18,8 +18,8 @@ from datasets.formats.source import (
     names_of,
     points_box,
     rotated_box,
-    source_of,
 )
+from datasets.formats.splits import SplitFields, source_of_subsets
 from datasets.formats.typed_json import ABSENT, Angle, Side, as_list, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -80,12 +80,6 @@ class Work(Struct):
     ground_truth: bool = False
 
 
-class Task(NamedTuple):
-    place: str  # for messages
-    image: str
-    results: Numbered
-
-
 def matches(file: File) -> bool:
     """Returns whether a JSON file holds a list of tasks: with data, as JSON-MIN, or with drawn objects."""
     drawn = ("x", "original_width", "rectanglelabels", "polygonlabels", "ellipselabels")
@@ -101,62 +95,72 @@ def read(file: File, split: Split) -> Source:
     path = file.path
     problems: list[str] = []
     left_out: dict[str, list[str]] = {OPEN: [], SEVERAL: []}  # what was not read -> places
-    files = [_label_file(task) for task in _tasks(file, left_out, problems)]
-    if not files and left_out[OPEN]:
-        raise_any(f"{path}: problems: {len(problems)}", problems)  # annotations that could not be read
-        raise DataError(
-            f"{path}: none of {len(left_out[OPEN])} tasks has a submitted annotation: label them, and export again"
-        )
-    found = source_of(path, files, names_of(files))
-    found.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
-    found.problems = problems + found.problems
-    notes = [f"{path}: {what}: {len(places)}, for example {places[0]}" for what, places in left_out.items() if places]
-    found.notes = notes + found.notes
-    return found
-
-
-def _tasks(file: File, left_out: Mapping[str, list[str]], problems: list[str]) -> Iterator[Task]:
-    """Yields the tasks that are read, and adds the places of what is not to `left_out`."""
-    minimal = set()  # ids and images of the tasks in JSON-MIN, which has a row for each annotation
+    files, words = [], []
+    seen: set[tuple[bytes, str]] = set()  # ids and images of JSON-MIN, which has a row for each annotation
     for index, raw in enumerate(as_list(file.json)):
-        row = parse(raw, dict[str, Raw], f"{file.path}: [{index}]", problems)
+        row = parse(raw, dict[str, Raw], f"{path}: [{index}]", problems)
         if row is None:
             continue
-        place = f"{file.path}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
-        if "data" in row:
-            data = parse(row["data"], dict[str, Any], f"{place}: data", problems) or {}
-            works = _works(row, place, problems)
-            if not works:
-                left_out[OPEN].append(place)
-                continue
-            if len(works) > 1:
-                left_out[SEVERAL].append(place)
-            truth = max(works, key=lambda work: work.ground_truth)
-            results = list(rows(truth.result, Result, f"{place}: result", problems))
-        else:
-            data, results = _minimal(row, place, problems)
+        number = bytes(row.get("id", b"")).decode(errors="replace")[:40] or index + 1
+        place = f"{path}: task {number}"
+        found = _task(row, place, left_out, problems) if "data" in row else _minimal(row, place, problems)
+        if found is None:
+            continue
+        data, results = found
         image, problem = _image(data, results)
         key = bytes(row.get("id", b"")), image
-        if "data" not in row and "id" in row and key in minimal:
+        if "data" not in row and key[0] and key in seen:
             left_out[SEVERAL].append(place)
             continue
-        minimal.add(key)
-        if problem:
-            problems.append(f"{place}: {problem}")
-        yield Task(place, image, results)
+        seen.add(key)
+        files.append(_label_file(place, image, problem, results))
+        words.append(convert(data, SplitFields).split_word())
+    if not files and left_out[OPEN]:
+        raise_any(f"{path}: problems: {len(problems)}", problems)  # annotations that could not be read
+        fix = "label them, and export again"
+        raise DataError(f"{path}: none of {len(left_out[OPEN])} tasks has a submitted annotation: {fix}")
+    source = source_of_subsets(path, files, names_of(files), words, split)
+    source.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+    source.problems = problems + source.problems
+    notes = [f"{path}: {what}: {len(places)}, for example {places[0]}" for what, places in left_out.items() if places]
+    source.notes = notes + source.notes
+    return source
 
 
-def _label_file(task: Task) -> LabelFile:
+def _task(
+    row: Mapping[str, Raw], place: str, left_out: Mapping[str, list[str]], problems: list[str]
+) -> tuple[dict[str, Any], Numbered] | None:
+    """Returns (data, results) of a task; None, with its place in `left_out`, without a submitted annotation."""
+    data = parse(row["data"], dict[str, Any], f"{place}: data", problems) or {}
+    works = _works(row, place, problems)
+    if not works:
+        left_out[OPEN].append(place)
+        return None
+    if len(works) > 1:
+        left_out[SEVERAL].append(place)
+    truth = max(works, key=lambda work: work.ground_truth)
+    return data, list(rows(truth.result, Result, f"{place}: result", problems))
+
+
+def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:
+    """Returns (data, results) of a JSON-MIN task, in which each control has a list of drawn objects."""
+    drawn = [key for key, value in row.items() if key not in OWN_KEYS and re.match(rb"\[\s*\{", bytes(value))]
+    regions = [region for key in drawn for region in rows(row[key], Region, f"{place}: {key}", problems)]
+    data = {key: parse(value, str, place, problems) for key, value in row.items() if bytes(value).startswith(b'"')}
+    return data, [(index, Result(value=region)) for index, region in regions]
+
+
+def _label_file(place: str, image: str, problem: str, results: Numbered) -> LabelFile:
     """Returns the boxes of a task. Labels of the control <Labels> on an object of another control are not read."""
-    tools = {str(result.id) for _, result in task.results if result.id is not None and result.value.tool_names()}
+    tools = {str(result.id) for _, result in results if result.id is not None and result.value.tool_names()}
     results = [
         (index, result)
-        for index, result in task.results
+        for index, result in results
         if result.value.tool_names() or str(result.id) not in tools or not result.value.labels
     ]
     height, width = _written_size(results)
-    boxes = list(_boxes(results, task.place, width, height))
-    return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)
+    boxes = list(_boxes(results, place, width, height))
+    return LabelFile(place, image, (height, width), boxes, problem, fractions=bool(boxes) and not width)
 
 
 def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
@@ -171,18 +175,6 @@ def _written_size(results: Numbered) -> tuple[int, int]:
         if sized.original_width and sized.original_height:
             return int(sized.original_height), int(sized.original_width)
     return 0, 0
-
-
-def _drawn(row: Mapping[str, Raw]) -> list[str]:
-    """Returns the keys of a JSON-MIN task that hold drawn objects."""
-    return [key for key, value in row.items() if key not in OWN_KEYS and re.match(rb"\[\s*\{", bytes(value))]
-
-
-def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:
-    """Returns (data, results) of a JSON-MIN task."""
-    regions = [region for key in _drawn(row) for region in rows(row[key], Region, f"{place}: {key}", problems)]
-    data = {key: parse(value, Any, place, problems) for key, value in row.items() if bytes(value).startswith(b'"')}
-    return data, [(index, Result(value=region)) for index, region in regions]
 
 
 def _image(data: Mapping[str, Any], results: Numbered) -> tuple[str, str]:

@@ -27,6 +27,7 @@ SPLITS: dict[str, Split] = {
     "test": ("test",),
     "all": (),
 }
+IGNORED = "__ignore__"  # the class by which LabelMe marks what is no object: ignore regions, in any format
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
@@ -58,13 +59,8 @@ def _read_set(source: str, split: str, options: ReadOptions, is_one_of_several: 
         raise DataError(f"{source}: {missing_text(source)}")
     try:
         return _annotations(Path(source), split, options, is_one_of_several)
-    except DataError:
-        raise
     except OSError as error:  # such as a name that is too long
         raise DataError(f"{error.filename or source}: {error.strerror}: correct the path or the file") from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
-        raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
 
 
 def _annotations(path: Path, split: str, options: ReadOptions, is_one_of_several: bool) -> Annotations:
@@ -74,7 +70,10 @@ def _annotations(path: Path, split: str, options: ReadOptions, is_one_of_several
         raise DataError(f"image_root={root}: there is no such folder: correct the path")
     reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
     sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
-    are_chosen_later = bool(options.merge or options.select or options.ignored_classes)  # from all classes of the data
+    has_ignored = not is_one_of_several and any(IGNORED in (found.names or ()) for found in sources)
+    are_chosen_later = (
+        bool(options.merge or options.select or options.ignored_classes) or has_ignored
+    )  # from all classes
     parts = []
     for found in sources:
         has_names = found.names is not None and not found.names_are_numbers
@@ -101,7 +100,7 @@ def _with_chosen_classes(data: Annotations, options: ReadOptions, split: str) ->
     if is_complete and missing:
         fix = "write crowd, or a class of the data"
         raise DataError(f"ignore_regions=: there is no class {missing[0]!r} in {data.source}: {fix}")
-    ignored = [name for name in options.ignored_classes if name in present]
+    ignored = [name for name in (*options.ignored_classes, IGNORED) if name in present]
     classes = options.classes and tuple(dict.fromkeys((*options.classes, *ignored)))
     if merge or classes:
         is_complete = is_complete and (bool(merge) or options.select)
@@ -118,9 +117,9 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     """Reads several sets as one, each with its own classes. Without all_labeled, a set lacks annotations of the other classes.
 
     Raises DataError, also for names of different sets that may be meant as one."""
-    ignored = options.ignored_classes
+    ignored = [*options.ignored_classes, IGNORED]
     crowd = tuple(name for name in options.ignore_regions if name not in ignored)
-    names = None if options.select or ignored else options.classes
+    names = None if options.select or options.ignored_classes else options.classes
     own = replace(options, classes=names, select=False, merge=None, ignore_regions=crowd)
     parts = [_read_set_with_all_classes(one, split, own) for one in sets]
     _require_clear_names(parts, source, parse_merge(options.merge))

@@ -8,39 +8,21 @@ from typing import Any
 from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, open_file
-from datasets.formats import image_paths
 from datasets.formats.file import File, Folder, text_lines
-from datasets.formats.source import Box, LabelFile, Source, add_files, names_of, points_box, source_of
+from datasets.formats.labelme import read_files
+from datasets.formats.source import Box, LabelFile, Source, names_of, points_box, source_of
 from datasets.formats.splits import (
     SPLITS,
-    add_notes,
-    select_images,
-    select_split,
+    SplitFields,
     source_of_split,
     word_split,
 )
-from datasets.formats.typed_json import BOM, as_list, parse
+from datasets.formats.typed_json import ABSENT, BOM, as_list, parse
 from datasets.store import Split
 
 Four = tuple[float, float, float, float]
 
 IN_ANN = re.compile(r"(^|/)ann/[^/]+$", re.IGNORECASE)
-
-
-class Record(Struct):
-    """One image with its boxes."""
-
-    split: Any = ""  # of the data, where all splits are in one file
-
-    def split_word(self) -> str:
-        """Returns `word_split` of the field with the split; "" without one."""
-        return word_split(str(self.split or ""))
-
-    def image(self) -> str:  # path or name
-        raise NotImplementedError
-
-    def boxes(self) -> Iterator[Box]:
-        raise NotImplementedError
 
 
 def _box(name: Any, x: float, y: float, width: float, height: float) -> Box:
@@ -53,15 +35,16 @@ def _lines(path: str) -> list[tuple[str, Raw]]:
 
 
 def _source(
-    path: str, kind: type[Record], rows: Iterable[tuple[str, Raw]], split: Split, problems: list[str]
+    path: str, kind: "type[HuggingFace | CreateML]", rows: Iterable[tuple[str, Raw]], split: Split, problems: list[str]
 ) -> Source:
     """Returns the records in `rows` (place, JSON) that belong to a split."""
-    records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
-    files = []
-    for place, record in records:
-        name = record.image()
-        files.append(LabelFile(place, name, boxes=list(record.boxes()), problem="" if name else "no image: name it"))
-    words = [record.split_word() for _, record in records]
+    files, words = [], []
+    for place, raw in rows:
+        if record := parse(raw, kind, place, problems):
+            name = record.image()
+            problem = "" if name else "no image: name it"
+            files.append(LabelFile(place, name, boxes=list(record.boxes()), problem=problem))
+            words.append(record.split_word())
     places = [(file.image, file.path) for file in files]
     names = names_of(files)
     are_numbers = bool(names) and all(map(str.isdecimal, names))
@@ -83,20 +66,11 @@ class _Objects(Struct, frozen=True):
     labels: list[int | str] | None = None
 
 
-class HuggingFace(Record, kw_only=True):
+class HuggingFace(SplitFields, kw_only=True):
     """A line of metadata.jsonl: the boxes are x, y, width, height in pixels, as its guides have them."""
 
     file_name: str
     objects: _Objects
-    set: Any = ""  # these fields count as the split if they name one
-    subset: Any = ""
-    partition: Any = ""
-    usage: Any = ""
-
-    def split_word(self) -> str:
-        """Returns the split in the first field that names one."""
-        others = [word_split(str(value)) for value in (self.set, self.subset, self.partition, self.usage)]
-        return super().split_word() or next((word for word in others if word in SPLITS), "")
 
     def image(self) -> str:
         return self.file_name
@@ -130,7 +104,7 @@ class _Labeled(Struct, frozen=True):
     coordinates: _Center
 
 
-class CreateML(Record, kw_only=True):
+class CreateML(SplitFields, kw_only=True):
     """An image of Create ML (Apple, Roboflow, LabelImg): x, y is the center of a box, in pixels from the upper left corner.
 
     Tools write image and annotations; Apple's pages have imagefilename and annotation."""
@@ -193,20 +167,16 @@ def read_manifest(file: File, split: Split) -> Source:
     path = file.path
     problems: list[str] = []
     files, unlabeled = [], []
-    jobs: set[str] = set()
     for place, raw in _lines(path):
         line = parse(raw, dict[str, Raw], place, problems) or {}
-        image = parse(line.get("source-ref", Raw(b"null")), str, f"{place}: source-ref", problems)
-        found = _boxes_of_jobs(line, place, problems)
-        jobs |= found.keys()
-        if image and found:
-            files.append(LabelFile(place, image, boxes=[box for boxes in found.values() for box in boxes]))
+        image = parse(line.get("source-ref", ABSENT), str, f"{place}: source-ref", problems)
+        jobs = _boxes_of_jobs(line, place, problems)
+        if len(jobs) > 1:
+            problems.append(f"{place}: boxes of several labeling jobs, {', '.join(jobs)}: keep those of one")
+        elif image and jobs:
+            files.append(LabelFile(place, image, boxes=next(iter(jobs.values()))))
         elif image:
             unlabeled.append(place)
-    if len(jobs) > 1:
-        raise DataError(
-            f"{path}: boxes of several labeling jobs, {', '.join(sorted(jobs))}: keep those of one in each line"
-        )
     if unlabeled and not files and not problems:
         raise DataError(f"{path}: no line has boxes of a labeling job: give the output manifest of the job")
     source = source_of(path, files, names_of(files))
@@ -225,13 +195,14 @@ def _boxes_of_jobs(line: dict[str, Raw], place: str, problems: list[str]) -> dic
         if job is None or job.kind != "groundtruth/object-detection" or name not in line:
             continue
         drawn = parse(line[name], _Rectangles, f"{place}: {name}", problems)
-        boxes = []
-        for one in drawn.annotations if drawn else ():
-            label = job.class_map.get(str(one.class_id), "")
-            box = _box(label, one.left, one.top, one.width, one.height)
-            boxes.append(box if label else box._replace(problem=f"class {one.class_id} is not in class-map: add it"))
-        found[name] = boxes
+        found[name] = [_rectangle(one, job) for one in drawn.annotations] if drawn else []
     return found
+
+
+def _rectangle(one: _Rectangle, job: _Job) -> Box:
+    name = job.class_map.get(str(one.class_id), "")
+    box = _box(name, one.left, one.top, one.width, one.height)
+    return box if name else box._replace(problem=f"class {one.class_id} is not in class-map: add it")
 
 
 # ---- Supervisely: one JSON file per image
@@ -251,7 +222,7 @@ class _Tag(Struct, frozen=True):
     name: str = ""
 
 
-class Supervisely(Record, kw_only=True):
+class Supervisely(Struct):
     """An annotation file of Supervisely, NAME.jpg.json in the folder ann, with the images in img."""
 
     objects: list[_Figure]
@@ -277,24 +248,15 @@ def is_supervisely(file: File) -> bool:
 
 def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads a project of Supervisely: one JSON file per image, in folders named ann, or anywhere. Raises DataError."""
-    problems: list[str] = []
     names = list(names)
-    files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
-    index = image_paths.Stems(folder.images)
-    pairs, words = [], []
-    for file in select_split(folder.path, files, folder.split):
-        place, image = str(folder.path / file), os.path.splitext(file)[0]
-        with open_file(place) as opened:
-            raw = Raw(opened.read().removeprefix(BOM))
-        record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
-        images = index.all_nearest(image, image.rpartition("/")[2])
-        problems += image_paths.doubts(place, folder.image_folder, images)
-        images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
-        pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
-        words.append(record.split_word())
-    source = Source(str(folder.path), folder.image_folder, names_of(file for _, file in pairs), problems=problems)
-    chosen = select_images(source, [file.path for _, file in pairs], words, folder.split)
-    add_files(source, ((image, file) for image, file in pairs if file.path in chosen))
-    source.label_files += [str(folder.path / file) for file in files]
-    add_notes(source, folder.path, files, folder.split)
-    return [source]
+    return [read_files(folder, [name for name in names if IN_ANN.search(name)] or names, _supervisely)]
+
+
+def _supervisely(path: str, problems: list[str]) -> tuple[LabelFile, str]:
+    with open_file(path) as opened:
+        raw = Raw(opened.read().removeprefix(BOM))
+    record = parse(raw, Supervisely, path, problems) or Supervisely(objects=[])
+    image = os.path.splitext(os.path.basename(path))[0]
+    if IN_ANN.search(path):
+        image = f"../img/{image}"
+    return LabelFile(path, image, boxes=list(record.boxes())), record.split_word()

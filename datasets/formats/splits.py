@@ -4,10 +4,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct
 
 from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.file import File, Folder
-from datasets.formats.source import LabelFile, Source, source_of
+from datasets.formats.source import LabelFile, Source, add_files, source_of
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
@@ -17,6 +20,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+IMAGE_AND_XML = re.compile(r"(.+\.(?:jpe?g|png|bmp|tiff?))\s+\S.*\.xml\s*$", re.IGNORECASE)
 FLAGS = ("0", "1", "-0", "-1")  # in the lists of a class: difficult, with the class, without it
 
 
@@ -93,6 +97,8 @@ def listed_name(line: str) -> tuple[str, list[str]]:
 
     A line is a name with or without folder and suffix. A number behind a blank may be a flag or belong to the name."""
     name = line.strip().replace("\\", "/")
+    if pair := IMAGE_AND_XML.match(name):  # as PaddleX writes them
+        name = pair[1]
     *words, flag = name.rsplit(None, 1) or [""]
     bare = words[0] if words and flag in FLAGS else name
     readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
@@ -104,6 +110,22 @@ def word_split(word: str) -> str:
     """Returns the split that a word in a file means, " Valid" -> "val"; the word in lower case if it means none."""
     word = word.strip().lower()
     return SPLIT_NAMES.get(word, word)
+
+
+class SplitFields(Struct):
+    """The fields of an image in JSON that may name its split."""
+
+    split: Any = None
+    set: Any = None  # these count if they name a split
+    subset: Any = None
+    partition: Any = None
+    usage: Any = None
+
+    def split_word(self) -> str:
+        """Returns the split that the first field names; if none does, the word in the field `split`."""
+        fields = (self.split, self.set, self.subset, self.partition, self.usage)
+        words = [word_split(value) if isinstance(value, str) else "" for value in fields]
+        return next((word for word in words if word in SPLITS), words[0])
 
 
 def select_rows(
@@ -167,6 +189,16 @@ def select_images(found: Source, names: Sequence[str], words: Sequence[str], spl
     add_splits(found, found.path, splits, split)
     found.notes += notes
     return chosen
+
+
+def source_of_subsets(
+    path: str, files: Sequence[LabelFile], names: tuple[str, ...], words: Sequence[str], split: Split
+) -> Source:
+    """Returns the images of a split in a file whose images have the subsets `words`, see `select_images`."""
+    found = Source(path, os.path.dirname(path), names, find_images=True)
+    chosen = select_images(found, [file.image for file in files], words, split)
+    add_files(found, ((file.image, file) for file in files if file.image in chosen))
+    return found
 
 
 def fix_of(split: Split) -> str:

@@ -6,6 +6,7 @@ A type lists only what is needed; the rest of the file is skipped, not stored.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +25,8 @@ Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an i
 Angle = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_KEY = re.compile(rb'"([^"\\]*)"\s*:')
+_GAP = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')  # before a value of an object
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -32,18 +35,28 @@ def open_json(path: str) -> Contents:
     with open_file(path) as file:
         data = file.read().removeprefix(BOM)
     try:
-        try:
-            return msgspec.json.decode(data, type=Contents)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            return msgspec.json.decode(_standard(path, data), type=Contents)
+        contents = _decode(data)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8") from error
-    except RecursionError as error:
-        raise DataError(f"{path}: lists or objects are nested too deeply: export the file again") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, nested too deeply, a number of more than 4,300 digits
+        raise DataError(f"{path}: not JSON ({error}): export the file again, as UTF-8") from error
+    if problem := _repeated_key(data, contents):
+        raise DataError(f"{path}: {problem}")
+    return contents
+
+
+def _decode(data: bytes) -> Contents:
+    """Returns the top level of a JSON text, also of what Python accepts beyond the standard, such as NaN."""
+    try:
+        return msgspec.json.decode(data, type=Contents)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite, object_pairs_hook=_unique)
+        data = json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return msgspec.json.decode(data, type=Contents)
 
 
 def as_object(contents: Contents) -> dict[str, Raw]:
@@ -56,17 +69,37 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
-def _standard(path: str, data: bytes) -> bytes:
-    """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
-    try:
-        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
-    except UnicodeDecodeError:
-        raise
-    except ValueError as error:  # a number of more than 4,300 digits
-        raise DataError(f"{path}: not JSON ({error}): export the file again") from error
-    return json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+def _repeated_key(text: bytes, found: Any) -> str:
+    """Returns the problem of a key that an object in a JSON text has twice: one of its values is not read. "" without one.
+
+    `found`: what was read. Lists, and objects whose values are not yet parsed, are looked into when their values are parsed."""
+    keys = () if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
+    if len(set(keys)) < len(keys):
+        try:
+            json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            return str(error)
+    return ""
+
+
+def _has_all(found: Any, text: bytes) -> bool:
+    """Returns whether an object with raw values has all values of its text: of a key that is there twice, the last is left."""
+    at = 0
+    for value in found.values() if isinstance(found, dict) else ():
+        gap = _GAP.match(text, at)
+        if gap is None or not isinstance(value, Raw):
+            return False
+        at = gap.end() + memoryview(value).nbytes
+    return text[at:].strip() == b"}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of (key, value) pairs. Raises ValueError for a key that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {shown(key)} is there twice in one object: remove the one that is wrong")
+    return found
 
 
 def _finite(text: str) -> float | str:
@@ -78,13 +111,15 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
     """Returns the JSON text `raw` as `kind`, or None with a problem that starts with `place`. `ABSENT` is null.
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
+    text = bytes(raw) or b"null"
     try:
-        return msgspec.json.decode(
-            raw if memoryview(raw).nbytes else b"null", type=kind, strict=strict, dec_hook=_convert
-        )
+        found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
+    if problem := _repeated_key(text, found):
+        problems.append(f"{place}: {problem}")
+    return found
 
 
 def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
@@ -94,12 +129,10 @@ def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: b
 
 def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
     """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows."""
-    decoder = msgspec.json.Decoder(kind, strict=False, dec_hook=_convert)
     for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
-        try:
-            yield index, decoder.decode(row)
-        except _ERRORS as error:
-            problems.append(explain(row, f"{place}[{index}]", error))
+        found = parse(row, kind, f"{place}[{index}]", problems)
+        if found is not None:
+            yield index, found
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -111,19 +144,21 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
     """Returns the message for `raw`, which does not fit its type: place, value and fix."""
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"), parse_constant=_no_number)
-    except UnicodeDecodeError:
-        return f"{place}: not UTF-8 text: save the file as UTF-8"
-    except RecursionError:
-        return f"{place}: lists or objects are nested too deeply: export the file again"
-    except ValueError as wrong:  # not JSON, or a number of more than 4,300 digits
-        return f"{place}: not JSON ({wrong}): export the file again"
+    except (
+        ValueError,
+        RecursionError,
+    ) as wrong:  # also no UTF-8, nested too deeply, a number of more than 4,300 digits
+        return f"{place}: not JSON ({wrong}): export the file again, as UTF-8"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
     name = f" (id {shown(value['id'])})" if isinstance(value, dict) and "id" in value else ""
     problem, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`")
-    for key, index in _STEP.findall(path):
-        value = value[key or int(index)] if isinstance(value, dict if key else list) else value
+    for key, index in _STEP.findall(path):  # as far as the path tells the keys
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and index:
+            value = value[int(index)]
     problem = f"{problem[:1].lower()}{problem[1:]}; correct it, or export the file again"
     return f"{place}{path}{name} is {shown(value)}: {problem}"
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box, source_of
-from datasets.formats.typed_json import ABSENT, Angle, as_object, parse, rows, shown
+from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box
+from datasets.formats.splits import SplitFields, source_of_subsets
+from datasets.formats.typed_json import Angle, as_object, parse, shown
 from datasets.store import Split
 from utils.text import clean_name
 
@@ -38,7 +39,13 @@ class Region(Struct):
 
 class Image(Struct):
     filename: str
-    regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
+    file_attributes: SplitFields = field(default_factory=SplitFields)
+    regions: list[Raw] | dict[str, Raw] = []  # in VIA 1 an object with the keys "0", "1", ...
+
+
+def matches(file: File) -> bool:
+    """Returns whether a JSON file holds a project of VIA, or an object of images with regions."""
+    return "_via_img_metadata" in file.keys or ("*.regions" in file.keys and "[].regions" not in file.keys)
 
 
 def read(file: File, split: Split) -> Source:
@@ -56,18 +63,18 @@ def read(file: File, split: Split) -> Source:
         image = parse(raw, Image, f"{source}: {shown(key)}", problems)
         if image is not None:
             place = f"{source}: {image.filename}"
-            found.append((place, image.filename, _regions(image.regions, f"{place}: regions", problems)))
+            found.append((place, image, _regions(image, place, problems)))
     every = [region for *_, regions in found for _, region in regions]
     attribute = _attribute(source, every)
     files = []
-    for place, name, regions in found:
+    for place, image, regions in found:
         named = options.get(attribute or "", {})
         boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
-        files.append(LabelFile(place, name, boxes=boxes))
-    is_unnamed = attribute is None and bool(every)
-    packed = source_of(source, files, names_of(files))
+        files.append(LabelFile(place, image.filename, boxes=boxes))
+    words = [image.file_attributes.split_word() for _, image, _ in found]
+    packed = source_of_subsets(source, files, names_of(files), words, split)
     packed.problems = problems + packed.problems
-    if is_unnamed:
+    if attribute is None and every:
         packed.names, packed.one_class = None, True
         fix = "add one in VIA or, if there is one class, name it by classes=FILE"
         packed.needs_classes = f"the regions have no attribute for the class: {fix}"
@@ -90,12 +97,10 @@ def _options(contents: Mapping[str, Raw], source: str, problems: list[str]) -> d
     return {name: attribute.options for name, attribute in (found.region if found else {}).items()}
 
 
-def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Region]]:
-    if not bytes(raw).startswith(b"{"):
-        return list(rows(raw, Region, place, problems))
-    values = (parse(raw, dict[str, Raw], place, problems) or {}).values()
-    parsed = [(index, parse(value, Region, f"{place}[{index}]", problems)) for index, value in enumerate(values)]
-    return [(index, region) for index, region in parsed if region is not None]
+def _regions(image: Image, place: str, problems: list[str]) -> list[tuple[int, Region]]:
+    raws = image.regions.values() if isinstance(image.regions, dict) else image.regions
+    parsed = (parse(raw, Region, f"{place}: regions[{index}]", problems) for index, raw in enumerate(raws))
+    return [(index, region) for index, region in enumerate(parsed) if region is not None]
 
 
 def _attribute(source: str, regions: Sequence[Region]) -> str | None:
@@ -114,27 +119,31 @@ def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, 
     """Returns the box of a region. `named`: the ids of a drop-down or of radio buttons, with their descriptions."""
     shape, value = region.shape_attributes, region.region_attributes.get(attribute or "")
     if isinstance(value, dict):  # check boxes
-        value = (
-            next((key for key, chosen in value.items() if chosen), None)
-            if sum(map(bool, value.values())) == 1
-            else None
-        )
+        chosen = [key for key, is_chosen in value.items() if is_chosen]
+        value = chosen[0] if len(chosen) == 1 else None
     name = "" if value is None else clean_name(str(named.get(str(value)) or value))
-    if shape.name == "rect":
-        corners = (shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)
-    elif shape.name == "circle":
-        corners = ellipse_box(shape.cx, shape.cy, shape.r, shape.r)
-    elif shape.name == "ellipse":
-        corners = ellipse_box(shape.cx, shape.cy, shape.rx, shape.ry, shape.theta)
-    elif shape.name != "polygon":
+    corners = _corners(shape)
+    if corners is None:
         return Box(name, (), no_box=shape.name or "shape without a name", place=place)
-    elif not shape.all_points_x or len(shape.all_points_x) != len(shape.all_points_y):
-        return Box(name, (), problem="the polygon needs as many x as y: draw it again, or remove it", place=place)
-    else:
-        corners = points_box(zip(shape.all_points_x, shape.all_points_y, strict=True))
     problem = ""
     if attribute is None:
         name = "object"  # the user names the only class
     elif not name:
         problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
+    if not corners:
+        problem = "the polygon needs as many x as y: draw it again, or remove it"
     return Box(name, corners, problem=problem, place=place)
+
+
+def _corners(shape: Shape) -> tuple[float, ...] | None:
+    """Returns the corners of the box around a shape; () for a wrong polygon, None for a shape without an area."""
+    if shape.name == "rect":
+        return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
+    if shape.name == "circle":
+        return ellipse_box(shape.cx, shape.cy, shape.r, shape.r)
+    if shape.name == "ellipse":
+        return ellipse_box(shape.cx, shape.cy, shape.rx, shape.ry, shape.theta)
+    if shape.name != "polygon":
+        return None
+    is_whole = shape.all_points_x and len(shape.all_points_x) == len(shape.all_points_y)
+    return points_box(zip(shape.all_points_x, shape.all_points_y, strict=True)) if is_whole else ()

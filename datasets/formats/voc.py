@@ -157,7 +157,8 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     stems = {text: Path(text).stem.lower() for text in lists}
     whole = ([text for text in lists if stems[text] == name] for name in split)
     of_classes = ([text for text in lists if stems[text].endswith(f"_{name}")] for name in split)
-    chosen = next(filter(None, chain(whole, of_classes)), [])
+    named = ([text for text in lists if split_of(stems[text]) == name] for name in split)  # train_list.txt of PaddleX
+    chosen = next(filter(None, chain(whole, of_classes, named)), [])
     if len(lists) == 1 and not split_of(Path(lists[0]).stem):
         chosen = list(lists)  # such as default.txt of CVAT: the data set is not divided
     if not chosen:

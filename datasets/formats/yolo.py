@@ -28,7 +28,7 @@ def matches(file: File) -> bool:
 
     Without an image of its name, it must begin with a label that can be read."""
     if "labels" in file.place.lower().split("/")[:-1]:
-        return file.name.lower() not in CLASS_FILES
+        return file.name.lower() not in (*CLASS_FILES, "annotations.txt")  # that of predict.py is a list
     if is_named_otherwise(file.name):
         return False
     return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)

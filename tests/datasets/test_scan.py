@@ -233,3 +233,14 @@ def test_only_the_user_may_open_the_cache_folder(tmp_path: Path) -> None:
     ImageCache(1e9).read(str(tmp_path / "a.png"), 1)
     for folder in (tmp_path / "cache", tmp_path / "cache" / "decoded-2"):
         assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_with_several_images_are_noted(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (48, 32), (level, 0, 0)) for level in (10, 90, 200)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    frames[0].save(tmp_path / "b.gif")
+    (tmp_path / "train.txt").write_text("".join(f"{tmp_path / name} 1,1,9,9,0\n" for name in ("a.gif", "b.gif")))
+    for _ in range(2):  # the second time from the cache
+        _, report = check_images(read_annotation_file(str(tmp_path / "train.txt"), names=("a",)))
+        (note,) = [line for line in report if "a.gif" in line]
+        assert ": 1, for example" in note

@@ -241,15 +241,22 @@ def test_the_comparison_notices_every_difference(exported, weights, what):
         export.verify(file, model, images(3))
 
 
-def test_a_file_that_differs_is_not_written_and_the_previous_one_is_kept(tmp_path, monkeypatch):
-    weights = lively_checkpoint(tmp_path / "best.pt")
-    weights.with_suffix(".onnx").write_bytes(b"the previous file")
+def test_a_file_that_differs_is_not_written_and_the_previous_one_is_kept(tmp_path, monkeypatch, exported):
+    weights, previous = lively_checkpoint(tmp_path / "best.pt"), exported("one image")[0].read_bytes()
+    weights.with_suffix(".onnx").write_bytes(previous)
     before = sorted(weights.parent.iterdir())
     monkeypatch.setattr(export, "write", lambda file, model, *more: write(file, spoiled(model, "scores"), *more))
     with refused(ExportError, "boxes=0.5", "scores=0.001", "image 1", "class 2"):
         run(weights)
     assert sorted(weights.parent.iterdir()) == before
-    assert weights.with_suffix(".onnx").read_bytes() == b"the previous file"
+    assert weights.with_suffix(".onnx").read_bytes() == previous
+    for options, named in (({"half": True}, "half=false"), ({"outputs": "raw"}, "outputs=detections")):
+        with refused(ConfigError, "best.onnx", named, "output="):  # a program may use it
+            run(weights, **options)
+    weights.with_suffix(".onnx").write_bytes(b"of another program")
+    with refused(ConfigError, "best.onnx", "output="):
+        run(weights)
+    assert weights.with_suffix(".onnx").read_bytes() == b"of another program"
 
 
 @pytest.mark.slow

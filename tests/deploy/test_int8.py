@@ -17,7 +17,7 @@ from small import TINY_WEIGHTS
 import evaluate
 from datasets import demo
 from datasets.errors import DataError
-from deploy import calibration, int8
+from deploy import int8
 from deploy.detector import Detector
 from deploy.load import load
 from deploy.onnx_model import OnnxModel
@@ -27,7 +27,7 @@ from utils.config import ConfigError
 
 def data_of(images):
     """Calibration images and a loader, as export.py reads them for TINY_WEIGHTS."""
-    return calibration.read(str(images / "train.txt"), str(images / "val.txt"), load(TINY_WEIGHTS))
+    return int8.read_data(str(images / "train.txt"), str(images / "val.txt"), load(TINY_WEIGHTS))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
         raise int8.Int8Error("too much")
 
     monkeypatch.setattr("export.quantize", quantize)
-    monkeypatch.setattr(calibration, "IMAGES", 3)
+    monkeypatch.setattr(int8, "IMAGES", 3)
     own = {"train": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt")}
     weights = lively_checkpoint(tmp_path / "best.pt", classes=demo.CLASSES, **own)
     weights.with_suffix(".onnx").write_bytes(b"the previous file")
@@ -130,9 +130,9 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
 def test_what_cannot_work_names_the_fix(painted):
     loaded = load(TINY_WEIGHTS)._replace(config={})
     with refused(DataError, "int8=true", "train=", "val="):
-        calibration.read(None, None, loaded)
+        int8.read_data(None, None, loaded)
     with refused(DataError, "int8=true", "val="):
-        calibration.read(str(painted(3)), None, loaded)
+        int8.read_data(str(painted(3)), None, loaded)
     with refused(ConfigError, "int8=true", "half=true"):
         main(Config(int8=True, half=True))
 

@@ -39,10 +39,9 @@ def test_yolo_labels_next_to_their_images_are_data_to_train_on(tmp_path):
             tmp_path / "out/labels", Labeled(name, path, (80, 100), boxes, np.array([0, 2]), np.array([0.9, 0.8]))
         )
     labels.finish(tmp_path / "out/labels")
-    for source in ("out/labels/data.yaml", "out"):
-        data = read(str(tmp_path / source), "train")
-        assert data.classes == classes and len(data) == 2 and data.labels.tolist() == [0, 2, 0, 2]
-        np.testing.assert_allclose(data.boxes, [*boxes, *boxes], atol=1e-3)
+    data = read(str(tmp_path / "out"), "train")
+    assert data.classes == classes and len(data) == 2 and data.labels.tolist() == [0, 2, 0, 2]
+    np.testing.assert_allclose(data.boxes, [*boxes, *boxes], atol=1e-3)
 
 
 def test_voc_labels_can_be_read_again(tmp_path):

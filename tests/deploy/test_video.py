@@ -1,13 +1,17 @@
 """deploy/video.py: frames that are written can be read again, and every video is released."""
 
+import sys
 import threading
+import types
 
 import cv2
 import numpy as np
 import pytest
 from refused import refused
 
+import predict
 from deploy import video
+from deploy.result import Result
 
 
 def write_video(path, levels):
@@ -95,8 +99,37 @@ def test_files_that_cannot_be_opened_or_written_are_named(tmp_path):
 
 def test_windows_fit_the_screen_and_q_or_escape_ends(monkeypatch):
     shown = []
+    monkeypatch.setattr(video, "require_window", lambda: None)
     monkeypatch.setattr(cv2, "imshow", lambda _, image: shown.append(image.shape))
     for key, continues in ((ord("q"), False), (27, False), (ord(" "), True), (-1, True)):
         monkeypatch.setattr(cv2, "waitKey", lambda _, key=key: key)
         assert video.show(np.zeros((2560, 1280, 3), np.uint8), 1) is continues
     assert shown[0] == (1280, 640, 3)
+
+
+@pytest.mark.parametrize("screen", ["", ":99"])
+@pytest.mark.parametrize("framework", ["", "QT"])
+def test_a_screen_that_is_missing_or_broken_is_an_error_and_ends_no_process(monkeypatch, screen, framework):
+    """Qt would abort. Decided before the model is loaded."""
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(cv2, "currentUIFramework", lambda: framework)
+    video.require_window.cache_clear()
+    for show in (
+        lambda: video.show(np.zeros((9, 9, 3), np.uint8), 1),
+        lambda: predict.main(predict.Config("none.pt", show=True)),
+    ):
+        with refused(ValueError, (screen or "DISPLAY") if framework else "opencv-python") as caught:
+            show()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_notebook_shows_a_result_inline(monkeypatch):
+    shown, image = [], np.zeros((9, 9, 3), np.uint8)
+    result = Result(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int), (), pixels=image)
+    notebook, output = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    notebook.get_ipython, output.display = lambda: types.SimpleNamespace(kernel=1), shown.append
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", output)
+    result.show()
+    assert shown == [result]

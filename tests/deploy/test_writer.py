@@ -11,7 +11,7 @@ from refused import refused, told
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from deploy.label_files import LabelFiles
-from deploy.writer import DetectionsFile, Results, folder_name
+from deploy.writer import DetectionsFile, Results, folder_names
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -141,5 +141,10 @@ def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path)
     assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
 
 
-def test_the_folder_of_a_class_is_inside_the_output_folder():
-    assert [folder_name(name) for name in ("..", "../a", "dr.", "C:\\x")] == ["_", "_a", "dr", "C__x"]
+def test_the_folders_of_classes_are_inside_the_output_folder_and_differ(tmp_path):
+    classes = ["..", "../a", "dr.", "C:\\x", "a/b", "a_b", "A_B", *("猫" * 300 + end for end in "ab"), "é" * 200]
+    names = folder_names(classes)
+    assert names[:4] == ["_", "_a", "dr", "C__x"] and len({name.casefold() for name in names}) == len(classes)
+    for name in names:
+        (tmp_path / name).mkdir()
+        assert (tmp_path / name).resolve().parent == tmp_path

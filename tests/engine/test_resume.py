@@ -273,7 +273,9 @@ def test_the_command_to_continue_is_for_one_rank_and_a_saved_run(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before the first save", "in an epoch", "in the report"])
-def test_a_stopped_program_says_how_to_continue_what_was_saved(demo_images, tmp_path, monkeypatch, at_call, when):
+def test_a_stopped_program_says_how_to_continue_what_was_saved(
+    demo_images, tmp_path, monkeypatch, at_call, capsys, when
+):
     """Following it ends with the files of an undisturbed run; where nothing was saved, it does not say that it continues."""
     output = tmp_path / "runs"
     cfg = config(demo_images, output, epochs=2, report=when == "in the report")
@@ -281,14 +283,14 @@ def test_a_stopped_program_says_how_to_continue_what_was_saved(demo_images, tmp_
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
         if when == "in an epoch":
             at_call(5, lambda: patch.setattr(Meter, "add", stop))
         else:
             place = "train.warn_if_boxes_are_lost" if when == "before the first save" else "train.evaluate_best"
             patch.setattr(place, stop)
         run_script(lambda: train_quietly(cfg), stopped="nothing was saved", memory_advice="")
-    text = str(ended.value)
+    text = capsys.readouterr().err
     if when == "before the first save":
         assert "nothing was saved" in text and "resume" not in text and not list(tmp_path.rglob("*.pt"))
     else:

@@ -353,13 +353,18 @@ def run(error):
         (ValueError("wrong"), "^\nwrong$"),
         (PermissionError("no"), "^\nno$"),
         (ConfigError("epochs=0"), "^\nepochs=0$"),
-        (KeyboardInterrupt(), "continue with resume=true"),
         (torch.cuda.OutOfMemoryError("full"), "lower batch_size="),
     ],
 )
 def test_user_errors_end_a_script_in_one_line(error, message):
     with pytest.raises(SystemExit, match=message):
         run(error)
+
+
+def test_ctrl_c_ends_a_script_in_one_line_with_its_own_status(capsys):
+    with pytest.raises(SystemExit) as caught:
+        run(KeyboardInterrupt())
+    assert caught.value.code == 130 and capsys.readouterr().err.strip() == "continue with resume=true"
 
 
 def test_the_command_to_continue_can_be_pasted(monkeypatch):

@@ -2,6 +2,8 @@
 
 import os
 import struct
+import subprocess
+import sys
 import threading
 import zlib
 from contextlib import closing
@@ -24,6 +26,7 @@ from utils.images import (
     ImageError,
     boxes_to_input,
     fit,
+    frame_count,
     into_original,
     letterbox,
     prefetch,
@@ -293,3 +296,24 @@ def test_a_jpeg_with_anything_after_its_end_is_not_cut_off(tmp_path: Path) -> No
     assert not is_cut_off(data) and is_cut_off(data[:-2]) and is_cut_off(data[:-3]) and not is_cut_off(b"\x89PNG")
     (tmp_path / "b.jpg").write_bytes(data + b"\xff\xda moov \xff\xc0")
     assert np.array_equal(read_image(str(tmp_path / "b.jpg"), whole=True), read_image(str(tmp_path / "a.jpg")))
+
+
+# ---- frames and EXIF
+
+
+def test_files_with_several_images_are_counted(tmp_path: Path) -> None:
+    frames = [Image.fromarray(np.full((8, 8, 3), level, np.uint8)) for level in (0, 90, 200)]
+    for suffix in ("gif", "png", "webp", "tif", "jpg"):
+        frames[0].save(tmp_path / f"one.{suffix}")
+        assert frame_count((tmp_path / f"one.{suffix}").read_bytes()) == 1
+        if suffix != "jpg":
+            frames[0].save(tmp_path / f"all.{suffix}", save_all=True, append_images=frames[1:])
+            assert frame_count((tmp_path / f"all.{suffix}").read_bytes()) == 3
+            assert read_image(str(tmp_path / f"all.{suffix}")).max() < 3, suffix
+
+
+def test_damaged_exif_data_print_nothing(tmp_path: Path) -> None:
+    quarters().save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\0garbage")
+    program = f"from utils.images import read_image; print(read_image({str(tmp_path / 'a.jpg')!r}).shape)"
+    done = subprocess.run([sys.executable, "-W", "default", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "" and done.stdout.strip() == "(32, 48, 3)"

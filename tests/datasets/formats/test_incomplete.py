@@ -14,6 +14,7 @@ from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read, sets_of
 from datasets.sources import read_train_and_val
 from datasets.split import Division, train_and_val, write
+from metrics.coco import coco_metrics
 from utils.config import ConfigError
 
 
@@ -251,10 +252,25 @@ def test_lvis_tells_the_annotated_classes(tmp_path):
     assert (
         found.is_ignored.tolist() == [False, True, False, False] and found.crowd.tolist() == found.is_ignored.tolist()
     )
-    assert found.boxes[1].tolist() == [0, 0, *found.sizes[0][::-1]] and found.labels[1] == 0
+    assert found.labels[1] == 0
     assert read(str(file), "train", read_options(all_labeled=True)).annotated is None
     other = read(str(file), "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
     assert masks(other) == [["dog", "cat"], ["elk"], ["elk", "dog", "cat", "fox"]]
+
+
+def test_detections_of_a_class_that_is_not_exhaustive_count_only_where_they_are_right(tmp_path):
+    """As in the package lvis, wherever they are: those that reached out of the image were false."""
+    images = [{"not_exhaustive_category_ids": [1]}, {}]
+    file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog"}, [[(1, 0), (2, 0)], [(1, 0), (2, 0)]], images)
+    data, notes = check_images(read(str(file), "val"))
+    assert notes == []
+    right = [{"image_id": i, "category_id": c, "bbox": [2, 3, 10, 8], "score": 0.5} for i in (0, 1) for c in (1, 2)]
+    extra = [[-5, -5, 8, 8], [30, 10, 60, 90], [-300, 4, 20, 9], [1e4, 1e4, 50, 50], [-1e3, -1e3, 3e3, 3e3]]
+    others = [{"image_id": 0, "category_id": 1, "bbox": box, "score": 0.9} for box in extra]
+    found = coco_metrics(data.coco(), right + others)
+    assert found["AP"] == found["AR100"] == found["precision"] == 1 and found["VOC_AP50"] == pytest.approx(1)
+    for change in ({"image_id": 1}, {"category_id": 2}):
+        assert coco_metrics(data.coco(), right + [one | change for one in others])["AP"] < 1
 
 
 def test_masks_and_ignore_regions_survive_the_round_trip_as_coco_json(tmp_path):
@@ -329,6 +345,20 @@ def test_ignore_regions_are_no_boxes_of_a_training_step(tmp_path):
     classes = {1: "ignore"} | {i: f"class {i}" for i in range(2, 60)}
     file = coco(tmp_path / "c.json", classes, [[(1, 0), (1, 0), (2, 0)], [(2, 0), (3, 0)], [(2, 1)] * 9])
     assert read(str(file), "train", read_options(ignore_regions="ignore")).max_boxes == 2
+
+
+@pytest.mark.parametrize("all_labeled", [True, False])
+def test_the_class_ignore_of_labelme_is_an_ignore_region_in_any_format(two_sets, tmp_path, all_labeled):
+    shapes = [{"label": name, "points": [[2, 3], [9, 8]], "shape_type": "rectangle"} for name in ("fox", "__ignore__")]
+    paint(tmp_path / "me" / "a.png"), text(tmp_path / "me" / "a.json", {"imagePath": "a.png", "shapes": shapes})
+    found = read(str(tmp_path / "me"), "train")
+    assert found.classes == ("fox",) and found.crowd.tolist() == found.is_ignored.tolist() == [False, True]
+    val = read(str(tmp_path / "me"), "val", ReadOptions(classes=("cat", "fox")))
+    assert val.classes == ("cat", "fox") and val.ignore_regions_of(0).classes.tolist() == [[True, True]]
+    both = read(f"{two_sets[1]},{tmp_path / 'me'}", "train", ReadOptions(all_labeled=all_labeled))
+    assert both.classes == ("dog", "elk", "fox") and both.is_ignored.sum() == (3 if all_labeled else 1)
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "__ignore__"}, [[(2, 0), (1, 0)]])
+    assert read(str(file), "train", ReadOptions(classes=("cat",), select=True)).is_ignored.tolist() == [True, False]
 
 
 def test_merged_classes_are_open_together(tmp_path):

@@ -20,6 +20,17 @@ def labelme(path: Path, image: Any, *shapes: Any, **changes: Any) -> Path:
     return text(path, {"imagePath": image, "imageHeight": 20, "imageWidth": 40, "shapes": shapes, **changes})
 
 
+def test_shapes_become_bounding_boxes(tmp_path: Path) -> None:
+    drawn = [shape("dog", [[9, 8], [1, 2]], "rectangle"), shape("猫", [[1, 1], [5.5, 3], [2, 7]])]
+    drawn += [shape("dog", [[10, 10], [13, 14]], "circle"), shape("dog", [[1, 1], [5, 3], [2, 7]], None)]
+    labelme(tmp_path / "set" / "a.json", "..\\images\\a.png", *drawn)
+    image = paint(tmp_path / "images" / "a.png")
+    found = read(str(tmp_path / "set"), "train")
+    assert Path(found.path(0)).resolve() == image.resolve()
+    assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
+    assert [found.classes[label] for label in found.labels] == ["dog", "猫", "dog", "dog"]
+
+
 BOX = shape("dog", [[1, 2], [9, 8]], "rectangle")
 
 

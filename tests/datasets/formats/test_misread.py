@@ -1,9 +1,10 @@
 """What was read wrong without a word: fields of exports that say something else than a plain box."""
 
+import json
 from pathlib import Path
 
 import pytest
-from files import boxes, paint, text
+from files import boxes, coco, paint, text
 from refused import mentions, refused
 
 from datasets.check_images import check_images
@@ -26,7 +27,99 @@ def test_ignored_boxes_of_coco_are_crowd_regions(tmp_path: Path, fields: dict, c
     data = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [row], "categories": [{"id": 1, "name": "cat"}]}
     found = read(str(text(tmp_path / "x.json", data)), "train")
     assert found.crowd.tolist() == [crowd]
-    assert bool(found.notes) == (fields == {"ignore": 1})
+
+
+RECT = {"shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6}}
+RESULT = {"type": "rectanglelabels", "original_width": 40, "original_height": 20}
+RESULT |= {"value": {"x": 10, "y": 10, "width": 20, "height": 30, "rectanglelabels": ["cat"]}}
+TWICE = {  # a file of each JSON reader -> a key in it, and the value that comes first
+    "coco.json": (coco("a.png"), "annotations", []),
+    "bbox.json": (coco("a.png"), "bbox", [1, 1, 2, 2]),
+    "a.json": ({"imagePath": "a.png", "shapes": [{"label": "cat", "points": CORNERS}]}, "shapes", []),
+    "label/a.json": ({"imagePath": "a.png", "shapes": [{"label": "cat", "points": CORNERS}]}, "label", "dog"),
+    "tasks.json": ([{"data": {"image": "a.png"}, "annotations": [{"result": [RESULT]}]}], "annotations", []),
+    "result.json": ([{"data": {"image": "a.png"}, "annotations": [{"result": [RESULT]}]}], "rectanglelabels", ["x"]),
+    "via.json": (
+        {"a.png1": {"filename": "a.png", "regions": [RECT | {"region_attributes": {"c": "cat"}}]}},
+        "a.png1",
+        {},
+    ),
+    "createml.json": ([{"image": "a.png", "annotations": []}], "annotations", []),
+    "ann/a.png.json": ({"objects": [{"classTitle": "cat", "points": {"exterior": CORNERS}}]}, "objects", []),
+    "metadata.jsonl": ({"file_name": "a.png", "objects": {"bbox": [], "category": []}}, "bbox", []),
+    "output.manifest": (
+        {"source-ref": "a.png", "p": {"annotations": []}, "p-metadata": {"type": "groundtruth/object-detection"}},
+        "p",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_key_that_is_there_twice_is_an_error(tmp_path: Path, name: str) -> None:
+    """Its last value counted, without a word: a file joined by hand lost half of its boxes."""
+    contents, key, first = TWICE[name]
+    paint(tmp_path / "a.png")
+    path, words = tmp_path / name, json.dumps(contents)
+    read(str(text(path, words).parent), "train")
+    twice = json.dumps({key: first})[1:-1]
+    text(path, words.replace(f'"{key}":', f'{twice}, "{key}":'))
+    with refused(DataError, path, key, "twice"):
+        read(str(path.parent), "train")
+
+
+@pytest.mark.parametrize("field", ["split", "set", "subset", "partition", "usage"])
+@pytest.mark.parametrize("kind", ["COCO", "Hugging Face", "Create ML", "Label Studio", "VIA"])
+def test_the_fields_that_name_a_split_are_the_same_in_all_formats(tmp_path: Path, kind: str, field: str) -> None:
+    """Images of COCO with subset: test were trained on."""
+    splits = {"a.png": {field: "train"}, "b.png": {field: " Test"}, "c.png": {field: "valid"}}
+    data = coco(*splits)
+    data["images"] = [image | splits[image["file_name"]] for image in data["images"]]
+    region = RECT | {"region_attributes": {"c": "cat"}}
+    contents = {
+        "COCO": data,
+        "Hugging Face": [{"file_name": n, "objects": {"bbox": [], "category": []}, **s} for n, s in splits.items()],
+        "Create ML": [{"image": n, "annotations": [], **s} for n, s in splits.items()],
+        "Label Studio": [{"data": {"image": n} | s, "annotations": [{"result": [RESULT]}]} for n, s in splits.items()],
+        "VIA": {n: {"filename": n, "regions": [region], "file_attributes": s} for n, s in splits.items()},
+    }[kind]
+    words = "\n".join(map(json.dumps, contents)) if kind == "Hugging Face" else contents
+    path = text(tmp_path / ("x.jsonl" if kind == "Hugging Face" else "x.json"), words)
+    for split, name in (("train", "a.png"), ("test", "b.png"), ("val", "c.png")):
+        assert [Path(row[0]).name for row in boxes(read(str(path), split))] == [name]
+    assert len(read(str(path), "all")) == 3
+
+
+def test_an_image_of_camera_traps_is_empty_only_where_its_category_says_so(tmp_path: Path) -> None:
+    data = coco("empty.png", "boxed.png", "cat only.png", "nothing.png")
+    data["categories"].append({"id": 0, "name": "empty"})
+    data["annotations"] = [
+        {"id": "x", "image_id": 0, "category_id": 0},
+        {"id": "y", "image_id": 1, "category_id": 1, "bbox": [1, 2, 8, 6]},
+        {"id": "z", "image_id": 2, "category_id": 1, "bbox": None},
+        {"id": "v", "image_id": 2, "category_id": 1, "bbox": [1, 2, 8, 6]},
+    ]
+    found = read(str(text(tmp_path / "x.json", data)), "train")
+    assert [(Path(row[0]).name, len(row[1])) for row in boxes(found)] == [
+        ("empty.png", 0),
+        ("boxed.png", 1),
+        ("nothing.png", 0),
+    ]
+    assert found.classes == ("cat",) and any("cat only.png" in note and ": 1, for" in note for note in found.notes)
+    data["annotations"] = [row | {"bbox": None} for row in data["annotations"]]
+    with refused(DataError, "x.json", "boxed.png", "bbox"):
+        read(str(text(tmp_path / "x.json", data)), "train")
+
+
+def test_a_fault_of_a_reader_does_not_look_like_bad_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = text(tmp_path / "x.json", coco("a.png"))
+    for fault in (AttributeError, KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+        monkeypatch.setattr(
+            "datasets.formats.coco.whole_ids", lambda *_, fault=fault: (_ for _ in ()).throw(fault("x"))
+        )
+        with pytest.raises(fault) as caught:
+            read(str(path), "train")
+        assert not isinstance(caught.value, DataError)
 
 
 def shape(label: str, points: list, kind: str = "polygon", group: int | None = None) -> dict:

@@ -109,7 +109,7 @@ def test_cvat_xml_is_read(tmp_path: Path) -> None:
     [
         ("<annotations><track/></annotations>", "CVAT for images 1.1"),
         ("<annotation/>", "VOC"),
-        ("<svg/>", "<svg>"),
+        ("<svg/>", "CVAT"),
         ("<annotations>", "line 1, column 13"),
         ('<annotations><image><box label="a" xtl="1"/></image></annotations>', '<box label="a" xtl="1">'),
     ],
