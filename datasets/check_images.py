@@ -1,5 +1,6 @@
 """Checks annotations against their images: readable images, sizes, and boxes that reach outside or are there twice."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -107,7 +108,7 @@ def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) 
             fixes.append("bad_images=skip leaves them out")
         if count := len(found.repairable - repaired):
             fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off")
-        if source.lower().endswith(".json"):
+        if not all(os.path.exists(annotations.path(i)) for i in bad):
             fixes.append("image_root=FOLDER names the folder of the images")
         title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
         raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)

@@ -1,5 +1,6 @@
 """Selects, orders and merges the classes of annotations, and joins annotations."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +12,17 @@ import numpy as np
 
 from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, unknown_class
-from utils.text import check_class_names, clean_name, first_names
+from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, printable, split_names
+
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
 
 
 def parse_merge(text: str | None) -> dict[str, str]:
-    """Returns {class: the class that it becomes} of merge=truck:car,van:car. Raises DataError."""
-    pairs = [pair.partition(":") for pair in (text or "").split(",") if text]
+    """Returns {class: the class that it becomes} of merge=truck:car,van:car. Raises DataError.
+
+    A pair with a comma in a name is in double quotes; \\u200b is the character that a message shows so."""
+    shown = _ESCAPE.sub(lambda code: chr(int(code[1][1:], 16)), text or "")
+    pairs = [pair.partition(":") for pair in split_names(shown) if text]
     merge: dict[str, str] = {}
     for old, _, new in pairs:
         old, new = clean_name(old), clean_name(new)
@@ -38,7 +44,7 @@ def choose_classes(
     validation data with merged classes. Raises DataError."""
     if data.classes == classes and not complete:
         return data
-    names = [merge.get(name, name) for name in data.classes]
+    names = as_spelled([merge.get(name, name) for name in data.classes], classes or ())
     final = tuple(dict.fromkeys(names)) if classes is None else classes
     for option, wanted, there in (("merge", merge, data.classes), ("classes", final if select else (), names)):
         known = set(there)
@@ -109,8 +115,9 @@ def with_known_classes(
 
     Training boxes of known classes are left out; validation boxes of them stay. `are_chosen`: the user has named the classes,
     so none of them may be known. Raises DataError with the fix if there is nothing new to learn, or a name is in doubt."""
-    new = tuple(name for name in train.classes if name not in known)
-    old = tuple(name for name in train.classes if name in known)
+    names = as_spelled(train.classes, known)
+    new = tuple(name for name in names if name not in known)
+    old = tuple(name for name in names if name in known)
     if are_chosen and old:
         raise DataError(
             f"classes={','.join(train.classes)}: the model has the class {old[0]!r} already: name the new classes only, or "
@@ -126,7 +133,7 @@ def with_known_classes(
         if all(pair):
             first, second = pair[0][0], pair[1][0]
             raise DataError(
-                f"{train.source}: the class {second!r} and the class {first!r} of the model differ in case or spaces only: "
+                f"{train.source}: the class {second!r} and the class {first!r} of the model look alike: "
                 f"{quote(f'merge={second}:{first}')} makes them one, {quote(f'merge={second}:my {second}')} makes it a new one"
             )
     classes = (*known, *new)
@@ -144,20 +151,29 @@ def with_known_classes(
 
 
 def similar_names(names: Iterable[str]) -> list[list[str]]:
-    """Returns the groups of class names that differ in case or spaces only."""
+    """Returns the groups of class names that look alike, see `look_of`."""
     groups = defaultdict(list)
     for name in names:
-        groups["".join(name.casefold().split())].append(name)
+        groups[look_of(name)].append(name)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def merge_notes(names: Iterable[str]) -> list[str]:
     """Returns a note for each group of `similar_names`, with the fix."""
     return [
-        f"classes that differ in case or spaces only: {', '.join(map(repr, group))}; "
-        f"{quote('merge=' + ','.join(f'{name}:{group[0]}' for name in group[1:]))} makes them one"
-        for group in similar_names(names)
+        f"classes that look alike: {', '.join(map(repr, group))}; {merge_fix(group)}" for group in similar_names(names)
     ]
+
+
+def merge_fix(group: Sequence[str]) -> str:
+    """Returns merge=, as a shell needs it, that makes one class of a group of names, and what it does.
+
+    Characters that are not seen are escaped, as `parse_merge` reads them."""
+    if any(":" in name for name in group):
+        return "give them one name in the data"
+    pairs = [f"{name}:{group[0]}" for name in group[1:]]
+    text = ",".join(f'"{pair}"' if "," in pair else pair for pair in pairs)
+    return f"{quote(printable(f'merge={text}'))} makes them one"
 
 
 def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> Annotations:

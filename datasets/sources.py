@@ -88,10 +88,7 @@ def val_source(
 
 
 def read_train_and_val(
-    train: str,
-    val: str,
-    options: ReadOptions,
-    log: Callable[[str], None],
+    train: str, val: str, options: ReadOptions, log: Callable[[str], None]
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 

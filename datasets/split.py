@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from datasets.groups import named_groups, version_groups
 from datasets.scan import scan
 from datasets.similar import with_named
 from datasets.store import Annotations
-from utils.files import files_under
+from utils.files import files_under, real_path
 from utils.outputs import write_all
 from utils.text import amount
 
@@ -194,22 +193,9 @@ def require_utf8(path: str) -> str:
     return path
 
 
-def _real(folder: str) -> str:
-    """Returns the real path of a folder: ".." leads out of the real folder, not out of a link to it."""
-    return _real_of(os.path.abspath(folder))
-
-
-_real_of = lru_cache(maxsize=1000)(os.path.realpath)
-
-
 def relative(path: str, folder: str | os.PathLike) -> str:
     """Returns the path relative to `folder`, with "/"; the absolute path if it is on another drive."""
-    place, name = os.path.split(path)
     try:
-        return (
-            os.path.join(os.path.relpath(_real(place), _real(str(folder))), name)
-            .replace(os.sep, "/")
-            .removeprefix("./")
-        )
+        return os.path.relpath(real_path(path), os.path.realpath(folder)).replace(os.sep, "/")
     except ValueError:
         return os.path.abspath(path)

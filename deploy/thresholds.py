@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import brief
+from utils.text import as_spelled, brief
 
 
 def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
@@ -36,7 +36,7 @@ def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | 
     """
     if only is None:
         return threshold
-    only = [only] if isinstance(only, str) else only
+    only = as_spelled([only] if isinstance(only, str) else only, classes)
     for name in only:
         if name not in classes:
             near = difflib.get_close_matches(name, classes, n=1) or [brief(", ".join(classes))]

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from utils.text import clean_name
+
 HOST = "https://github.com"
 PADDLE_HOST, PADDLE_BUCKETS = "https://paddledet.bj.bcebos.com", "https://bj.bcebos.com"  # of PaddleDetection
 YOLOX_RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
@@ -87,7 +89,7 @@ def shared_classes(from_names: Sequence[str], to_names: Sequence[str]) -> dict[i
     """Index in `to_names` -> index in `from_names`, for names in both. Ignores case, and treats - and _ as spaces."""
 
     def normalize(name: str) -> str:
-        return name.casefold().replace("_", " ").replace("-", " ").strip()
+        return clean_name(name).casefold().replace("_", " ").replace("-", " ")
 
     known = {normalize(name): i for i, name in reversed(list(enumerate(from_names)))}
     return {i: known[normalize(name)] for i, name in enumerate(to_names) if normalize(name) in known}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from datasets.box_sizes import Size
-from datasets.classes import similar_names
+from datasets.classes import merge_notes
 from datasets.errors import MUCH, WARNING, DataError, together
 from datasets.flips import mirrored_classes
 from datasets.formats.options import ReadOptions
@@ -200,6 +200,4 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
         text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {first_names(few)}")
-    groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
-    warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
-    return warnings
+    return warnings + [f"{split}: {note}" for note in merge_notes(counts)]

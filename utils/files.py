@@ -8,12 +8,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 from utils.text import brief
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+_JPEG_2000 = (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx")
+_PLAIN = (".bmp", ".ppm", ".pgm", ".pbm", ".pnm", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo", ".png", ".apng", ".webp", ".gif", *_JPEG_2000, *_PLAIN)
 DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
 DISK_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}  # EDQUOT: not on Windows
 DETECTIONS = "detections.json"  # of predict.py
@@ -82,6 +85,15 @@ def files_under(folder: str | os.PathLike) -> list[str]:
             prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
             found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
     return sorted(found)
+
+
+def real_path(path: str) -> str:
+    """Returns the path with the real folder, but with the name of the file as it is: ".." leads out of the real folder."""
+    place, name = os.path.split(path)
+    return os.path.join(_real_folder(os.path.abspath(place)), name)
+
+
+_real_folder = lru_cache(maxsize=1000)(os.path.realpath)
 
 
 def _raise_unreadable(error: OSError) -> None:

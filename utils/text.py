@@ -3,6 +3,7 @@
 import csv
 import errno
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
@@ -75,8 +76,22 @@ def check_class_names(names: Iterable[object], where: str, error: type[ValueErro
 
 
 def clean_name(name: str) -> str:
-    """Returns a class name without blanks and byte order marks at its ends. Joined files have such marks inside."""
+    """Returns a class name in its canonical form: composed (NFC), without blanks and byte order marks at its ends."""
+    name = unicodedata.normalize("NFC", name)
     return _NAME_ENDS.sub("", name) if "\ufeff" in name else name.strip()
+
+
+def as_spelled(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Returns class names as `known` spells them: a checkpoint keeps the names that it has, composed or not."""
+    spelling = {form: name for name in known for form in (clean_name(name), name)}
+    return [spelling.get(name, spelling.get(clean_name(name), name)) for name in names]
+
+
+def look_of(name: str) -> str:
+    """Returns what names that look or read alike have in common: without case, blanks, hyphens, underscores, width and
+    characters that are not seen, such as a soft hyphen."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return "".join(c for c in folded if unicodedata.category(c) not in ("Cf", "Pd", "Pc") and not c.isspace())
 
 
 def split_names(text: str) -> list[str]:

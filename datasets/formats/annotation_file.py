@@ -12,19 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError, check_path
-from datasets.formats import image_paths, voc, yolo
-from datasets.formats.class_names import find_lists, names_next_to
+from datasets.formats import voc, yolo
+from datasets.formats.class_names import OWN, find_lists, list_in
 from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix, text_lines
 from datasets.formats.source import Source
-from datasets.formats.splits import (
-    IMAGE_AND_XML,
-    SPLIT_NAMES,
-    add_notes,
-    read_split,
-    select_split,
-    split_of,
-)
-from datasets.store import Classes, Split, Strings
+from datasets.formats.splits import IMAGE_AND_XML, SPLIT_NAMES, add_notes, read_split, select_split, split_of
+from datasets.store import Classes, Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import number_of
@@ -136,21 +129,17 @@ def read_text(file: File, split: Split) -> Source:
         return voc.read_listed(path, folder, image_root)
     if any(map(IMAGE_AND_XML.match, _first_lines(file))):
         return voc.read_listed(path, path.parent, image_root)
-    found = read_annotation_file(file.path, names_next_to(path))
+    names = list_in(str(path.parent), OWN)
+    found = read_annotation_file(file.path, names and names.names)
     if not len(found):
         return found
-    listed = [found.images[index] for index in range(len(found))]
-    names = image_paths.in_root(listed, image_root) if image_root else listed
-    found.images = Strings(names)
+    found.find_images = True
     if len(found.labels) or found.problems:
         return found
-    images = image_paths.locate_all(path, names, [found.root])
-    labels = [yolo.label_of(*pair, [found.root]) for pair in zip(images, listed, strict=True)]
+    images, labels = yolo.find_listed(file.path, image_root)
     pairs = (pair for pair in zip(labels, images, strict=True) if pair[1].lower().endswith(IMAGE_SUFFIXES))
     if any(yolo.is_label_of(*pair) for pair in pairs):
-        folders = yolo.label_folders(images, labels)
-        lists = find_lists(path.parent, folders, folders)
-        return yolo.read_images(file.path, images, lists, found.notes, labels)
+        return yolo.read_images(file.path, images, find_lists(path.parent, labels, labels), found.notes, labels)
     if of_suffix(files_under(path.parent), ".xml"):
         return voc.read_listed(path, path.parent, image_root)
     return found
@@ -173,7 +162,7 @@ def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
     source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
     if not any(source.lines):  # its boxes are in label files
         source.has_yolo_labels = True
-        source.label_files += [str(path / name) for name in yolo.usual_labels(folder.files)]
+        source.label_files += [yolo.label_file(str(path / name)) for name in folder.images]
     add_notes(source, path, every, split, by_name=True)
     return [source]
 

@@ -15,7 +15,7 @@ import yaml
 from datasets.errors import DataError, check_path, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import text_lines
-from datasets.store import MAX_UNNAMED, Classes, no_such_class
+from datasets.store import MAX_UNNAMED, no_such_class
 from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, first_names, split_names
 
@@ -209,23 +209,27 @@ class ClassLists(NamedTuple):
     by_folder: Mapping[str, ClassList] = {}
 
 
-def find_lists(top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[str]) -> ClassLists | None:
+def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLists | None:
     """Returns the class list nearest to each folder with label files, None if there is no list.
 
-    `top`: the data set. `folders`: folder of label files -> folders of their images. `used`: folders whose label files are read;
+    It is in the folder or above it up to the data set `top`, or else in or above `top`. `used`: the label files that are read;
     the others add their names, so that all splits have the same classes. Raises DataError if two lists in a folder differ."""
-    used = set(used)
+    read = set(map(os.path.dirname, filter(os.path.exists, used)))
+    end = Path(os.path.abspath(top))
     found: dict[str, ClassList] = {}
-    for folder in sorted(folders):
+    for folder in sorted(read.union(map(os.path.dirname, labels))):
+        path = Path(os.path.abspath(folder))
+        inside = [place for place in (path, *path.parents) if end in (place, *place.parents)]
+        places = [*(inside or (path, path.parent)), end, *end.parents[:ABOVE]]
         try:
-            nearest = _nearest(top, folder, folders[folder])
+            nearest = next(filter(None, map(list_in, map(str, places))), None)
         except DataError:
-            if folder in used:
+            if folder in read:
                 raise
             continue
         if nearest:
             found[folder] = nearest
-    if used.isdisjoint(found):
+    if read.isdisjoint(found):
         return None
     lists = list(found.values())
     with suppress(DataError):  # the list of the data set gives the order, if it can be read
@@ -233,61 +237,25 @@ def find_lists(top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[s
     return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found)
 
 
-def _nearest(top: Path, folder: str, image_folders: Iterable[str]) -> ClassList | None:
-    """Returns the class list nearest to a folder of label files: in it or above it up to the data set `top`, then in or above
-    the folders of its images, then above `top`. Raises DataError if lists that are equally near differ."""
-    if found := _first(_places(folder, top)):
-        return found
-    near_images = (_first(_places(place, top)) for place in sorted(image_folders))
-    if found := _only(list(filter(None, near_images))):
-        return found
-    return _first(map(str, list(Path(os.path.abspath(top)).parents)[:ABOVE]))
-
-
-def _first(places: Iterable[str]) -> ClassList | None:
-    """Returns the list in the first of these folders that has one."""
-    return next(filter(None, map(list_in, places)), None)
-
-
-def _places(folder: str, top: Path) -> list[str]:
-    """Returns a folder and those above it, up to `top`; for a folder elsewhere, up to the one that holds both, if it is near."""
-    path, end = Path(os.path.abspath(folder)), Path(os.path.abspath(top))
-    above = [place for place in (end, *end.parents[:ABOVE]) if place in (path, *path.parents)]
-    if not above:
-        return [str(path), str(path.parent)]
-    return [str(place) for place in (path, *path.parents) if above[0] in (place, *place.parents)]
-
-
-def list_in(folder: str) -> ClassList | None:
+def list_in(folder: str, kinds: Sequence[str] = NAMES) -> ClassList | None:
     """Returns the class list in a folder, None if there is none. Raises DataError if it has two that differ.
 
     A file that is not a class list does not count next to one."""
+    files = [
+        Path(folder, name) for name in (os.listdir(folder) if os.path.isdir(folder) else ()) if _kind_of(name) in kinds
+    ]
     found, problems = [], []
-    for file in _files_in(folder):
+    for file in sorted(files, key=lambda file: (kinds.index(_kind_of(file)), file.name)):
         try:
-            names = _names_of(file)
+            if not file.is_dir() and (one := _list_of(file)):
+                found.append(one)
         except DataError as error:
             problems.append(error)
-            continue
-        if names:
-            found.append(ClassList(str(file), tuple(map(clean_name, names))))
     if problems and not found:
         raise problems[0]
-    return _only(found)
-
-
-def names_next_to(path: Path) -> Classes:
-    """Returns the names in the class lists next to an annotation file, which must agree, None without any. Raises DataError."""
-    files = [file for file in _files_in(str(path.parent)) if file.name.lower() in OWN]
-    found = _only([ClassList(str(file), read_classes(str(file))) for file in files])
-    return found and found.names
-
-
-def _only(lists: Sequence[ClassList]) -> ClassList | None:
-    """Returns the longest of lists that agree. Raises DataError for two that differ."""
-    for other in lists:
-        lists[0].require_equal(other)
-    return max(lists, key=lambda one: len(one.names), default=None)
+    for other in found:
+        found[0].require_equal(other)
+    return max(found, key=lambda one: len(one.names), default=None)
 
 
 def _kind_of(file: str | Path) -> str:
@@ -296,18 +264,11 @@ def _kind_of(file: str | Path) -> str:
     return "*.names" if name.endswith(".names") else name
 
 
-def _files_in(folder: str) -> list[Path]:
-    """Returns the files in a folder that are class lists by their names, in the order of NAMES."""
-    if not os.path.isdir(folder):
-        return []
-    found = [Path(folder, name) for name in os.listdir(folder) if _kind_of(name) in NAMES]
-    found = [path for path in found if not path.is_dir()]
-    return sorted(found, key=lambda file: (NAMES.index(_kind_of(file)), file.name))
+def data_file_list(file: Path) -> ClassList | None:
+    """Returns the class names in a yaml data file, None without any. Raises DataError."""
+    config = yaml_config(file)
+    return ClassList(str(file), tuple(map(clean_name, yaml_names(file, config)))) if config.get("names") else None
 
 
-def _names_of(file: Path) -> Classes:
-    """Returns the names in a class list; None for a data file without any. Raises DataError."""
-    if _kind_of(file) == "data.yaml":
-        config = yaml_config(file)
-        return yaml_names(file, config) if config.get("names") else None
-    return read_classes(str(file))
+def _list_of(file: Path) -> ClassList | None:
+    return data_file_list(file) if _kind_of(file) == "data.yaml" else ClassList(str(file), read_classes(str(file)))

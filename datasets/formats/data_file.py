@@ -8,14 +8,21 @@ from typing import Any
 
 from datasets.errors import DataError, check_path, one_line
 from datasets.formats import image_paths, yolo
-from datasets.formats.class_names import PARTS, ClassList, ClassLists, darknet_config, list_in, yaml_config, yaml_names
-from datasets.formats.file import File, Folder, images_of, text_lines, unread_image_notes
+from datasets.formats.class_names import (
+    PARTS,
+    ClassLists,
+    darknet_config,
+    data_file_list,
+    list_in,
+    yaml_config,
+    yaml_names,
+)
+from datasets.formats.file import File, Folder, images_of, unread_image_notes
 from datasets.formats.source import Source
 from datasets.formats.splits import SPLIT_NAMES, add_splits
 from datasets.formats.typed_json import BOM
 from datasets.store import Split
 from utils.files import files_under
-from utils.text import clean_name
 
 MAIN = "data.yaml"
 _YOLO = re.compile(rb"^[\"']?(train|val|valid|validation|test)[\"']? *:", re.IGNORECASE | re.MULTILINE)
@@ -68,15 +75,16 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
         raise DataError(f"{folder.path}: several data files ({', '.join(rivals[:5])}): name one of them")
     source = read_data_file(File(path, folder.image_root), folder.split)
     source.has_yolo_labels = True
-    config = _config(path)
-    if (
-        config.get("names") and not is_darknet
-    ):  # darknet keeps names of other data sets in its folder, and names its own
-        own = ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
+    if not is_darknet and (own := data_file_list(path)):  # darknet names its own list, among those of other data sets
         # a labeling tool writes its list next to the label files, and the order of its names may be another one
         places = {str(folder.path), *(os.path.dirname(source.files[index]) for index in range(len(source)))}
         for other in filter(None, map(list_in, sorted(places))):
             own.require_equal(other)
+        for other in filter(None, (data_file_list(folder.path / name) for name in rivals if name != path.name)):
+            if difference := own.difference(other):
+                raise DataError(
+                    f"{path} and {other.file} differ ({difference}): name the one that is meant, as in train={path}"
+                )
     if others := found[1:]:
         text = f"{folder.path}: data files that are not read, because there is {path.name}: {len(others)}, for example "
         source.notes.append(one_line(text + others[0]))
@@ -124,10 +132,7 @@ def _images(
         return images, list(map(yolo.label_file, images)), notes
     if place.suffix.lower() != ".txt":
         return [str(place)], [yolo.label_file(str(place))], []
-    names = [line.strip() for _, line in text_lines(place) if line.strip()]
-    images = image_paths.locate_all(place, names, [str(place.parent), *map(str, bases)])
-    near = [str(place.parent), *map(str, own)] if image_root else []
-    return images, [yolo.label_of(*pair, near) for pair in zip(images, names, strict=True)], []
+    return *yolo.find_listed(str(place), image_root, list(map(str, own))), []
 
 
 def _place(path: Path, root: str | None, key: str, entry: str, bases: Sequence[Path]) -> Path:
@@ -140,10 +145,6 @@ def _place(path: Path, root: str | None, key: str, entry: str, bases: Sequence[P
         check_path(root or "")
     except ValueError as error:
         raise DataError(f"{path}: {key}: {error}") from error
-    while bare.startswith("../"):
-        bare = bare[3:]
-    steps = bare.lower().split("/")
-    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in SPLIT_NAMES), 1)
-    places = [base / name for base in bases for name in (entry, bare)]
-    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
-    return next((place for place in places if place.exists()), found)
+    steps = enumerate(reversed(bare.lower().split("/")), 1)
+    keep = next((count for count, step in steps if step in SPLIT_NAMES), 1)
+    return Path(image_paths.locate(bare, list(map(str, bases)), keep))

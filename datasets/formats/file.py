@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -18,7 +19,7 @@ HEAD = 1 << 16  # bytes
 DEEPEST = 3  # keys of a path in JSON
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
-UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".tga", ".dng", ".cr2", ".nef", ".arw", ".raw")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]+)["']""")
 _BARE_AMPERSAND = re.compile(rb"&(?!(amp|lt|gt|quot|apos|#\d+|#x[\da-fA-F]+);)")
 _TOKEN = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?|[{}\[\]]')
@@ -28,11 +29,7 @@ class File:
     """A file by its path, with its beginning and its contents as JSON, which are read once."""
 
     def __init__(
-        self,
-        path: str | os.PathLike,
-        image_root: str | None = None,
-        has_image: bool | None = None,
-        place: str = "",
+        self, path: str | os.PathLike, image_root: str | None = None, has_image: bool | None = None, place: str = ""
     ) -> None:
         """`has_image`: whether an image has its name, None: not known. `place`: its path in the folder that is read, if any."""
         self.path = os.fspath(path)
@@ -96,7 +93,12 @@ class Folder:
     @cached_property
     def stems(self) -> set[str]:
         """The names of the images without suffix, also of those in the folder if there is an `image_root`."""
-        return {stem_of(image) for image in (*self.images, *(images_of(self.files) if self.image_root else ()))}
+        images = (*self.images, *(images_of(self.files) if self.image_root else ()))
+        return {folded(stem_of(image)) for image in images}
+
+    def has_image(self, stem: str) -> bool:
+        """Returns whether an image has this name without suffix, in whatever case and form of its accents."""
+        return folded(stem) in self.stems
 
     def of_suffix(self, suffixes: str | tuple[str, ...]) -> list[str]:
         """Returns the files with one of these suffixes."""
@@ -105,7 +107,7 @@ class Folder:
     def file(self, name: str) -> File:
         """Returns a file in the folder."""
         stem = stem_of(name)
-        has_image = stem in self.stems or stem_of(stem) in self.stems  # Supervisely writes a.png.json
+        has_image = self.has_image(stem) or self.has_image(stem_of(stem))  # Supervisely writes a.png.json
         return File(self.path / name, self.image_root, has_image, name)
 
 
@@ -140,6 +142,16 @@ def parse_xml(file: BinaryIO) -> ElementTree.Element:
 def stem_of(path: str) -> str:
     """Returns the file name in a path with "/", without its suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
+
+
+def composed(name: str) -> str:
+    """Returns a name in the form in which a letter and its accent are one character, as NFC has it."""
+    return unicodedata.normalize("NFC", name)
+
+
+def folded(name: str) -> str:
+    """Returns what names that differ in case only have in common."""
+    return composed(composed(name).casefold())
 
 
 def of_suffix(files: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:

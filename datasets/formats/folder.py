@@ -37,6 +37,7 @@ from datasets.formats.formats import (
 from datasets.formats.source import Source
 from datasets.formats.splits import read_split
 from datasets.store import Annotations
+from utils.files import real_path
 from utils.text import amount
 
 ROWS = {row.name: row for row in (*FORMATS, *NOT_READ, UNREADABLE)}
@@ -70,7 +71,7 @@ def _choose(folder: Folder, formats: Callable[[str], Format | None]) -> tuple[Fo
     for row in FORMATS:
         names = folder.of_suffix(row.suffixes)
         if row.suffixes == TEXT and row.read:
-            names = [name for name in names if stem_of(name) not in folder.stems]
+            names = [name for name in names if not folder.has_image(stem_of(name))]
         matching = (name for name in names if formats(name) is row)
         if (first := next(matching, None)) is not None:
             return row, chain([first], matching)
@@ -167,8 +168,9 @@ def _lost_images(folder: Folder, found: Annotations) -> list[str]:
 
 def _count_images(folder: Folder, kind: str, files: Iterable[str]) -> int:
     """Returns the number of images that label files of a format label; without files that cannot be read."""
-    row, images, index = ROWS[kind], set(), image_paths.Stems(folder.images)
-    for name in files:
+    row, images, names = ROWS[kind], set(), list(files)
+    index = image_paths.Stems(folder.images, (path for name in names for path in (name, os.path.splitext(name)[0])))
+    for name in names:
         if row.read:
             with suppress(DataError):  # the note names it
                 images |= _labeled_images(row, folder.file(name))
@@ -188,12 +190,3 @@ def _labeled_images(row: Format, file: File) -> set[str]:
     return {
         source.images[index] for index, (start, end) in enumerate(zip(source.starts, ends, strict=True)) if end > start
     }
-
-
-def real_path(path: str) -> str:
-    """Returns the path with the real folder, but with the name of the file as it is."""
-    place, name = os.path.split(path)
-    return os.path.join(_real_folder(os.path.abspath(place)), name)
-
-
-_real_folder = lru_cache(maxsize=1000)(os.path.realpath)

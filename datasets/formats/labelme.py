@@ -50,7 +50,7 @@ def read_files(
     found = [read_one(os.path.join(folder.path, name), source.problems) for name in chosen]
     files = [file for file, _ in found]
     source.root, images = image_paths.images_of_labels(folder, ".json", [(file.path, file.image) for file in files])
-    index, pairs = image_paths.Stems(images), []
+    index, pairs = image_paths.Stems(images, chosen, (file.image for file in files)), []
     for name, file in zip(chosen, files, strict=True):
         written = os.path.join(os.path.dirname(file.path), file.image or f"{os.path.splitext(file.path)[0]}.jpg")
         image = os.path.relpath(written, source.root)

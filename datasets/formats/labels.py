@@ -15,7 +15,7 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
-from utils.text import check_class_names, clean_name, first_names, printable
+from utils.text import as_spelled, check_class_names, clean_name, first_names, printable
 
 MAX_FRACTION = 1.5  # x + width, where x, y is the center of a box in fractions
 
@@ -34,7 +34,9 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
-    notes += _report(source, [*problems, *_fractions_problem(source, boxes)], without_area, options.bad_boxes)
+    notes += _report(
+        source, [*problems, *_fractions_problem(source, boxes, np.diff(starts))], without_area, options.bad_boxes
+    )
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
     found = Annotations(
@@ -71,15 +73,24 @@ def _report(source: Source, problems: list[str], without_area: list[str], bad_bo
     return note_dropped(f"{source.path}: boxes without area", without_area, len(source.labels), bad_boxes)
 
 
-def _fractions_problem(source: Source, boxes: np.ndarray) -> list[str]:
-    """Returns a problem if all boxes of a format in pixels look like fractions of their images."""
-    if not len(boxes) or any(source.are_fractions) or not (boxes.max() <= MAX_FRACTION and boxes[:, :2].max() < 1):
+def _fractions_problem(source: Source, boxes: np.ndarray, counts: np.ndarray) -> list[str]:
+    """Returns a problem if all boxes of an image in a format in pixels look like fractions of it; whole numbers are pixels."""
+    with np.errstate(invalid="ignore"):
+        is_small = (boxes.max(1, initial=-1) <= MAX_FRACTION) & (boxes[:, :2].max(1, initial=-1) < 1)
+        is_small &= (boxes[:, 2:] - boxes[:, :2]).max(
+            1, initial=-1
+        ) <= 1  # a box of a pixel in the corner may be larger
+        is_whole = (boxes % 1 == 0).all(1)
+    image = np.repeat(np.arange(len(counts)), counts)
+    small, whole = (np.bincount(image[rows], minlength=len(counts)) for rows in (is_small, is_small & is_whole))
+    is_doubtful = (small == counts) & (whole < counts) & ~np.frombuffer(source.are_fractions, bool)
+    rows = np.flatnonzero(is_doubtful[image]).tolist()
+    if not rows:
         return []
-    if (boxes == np.floor(boxes)).all():  # whole numbers are pixels
-        return []
-    box = "{:g},{:g},{:g},{:g}".format(*boxes[0])
+    box = "{:g},{:g},{:g},{:g}".format(*boxes[rows[0]])
     fix = "multiply them by width and height, or use a format that has fractions (YOLO)"
-    return [f"{source.places[0]}: box {box}, as all others, looks like fractions, but this format is in pixels: {fix}"]
+    what = f"looks like fractions of the image, as {len(rows)} of {len(boxes)} boxes do, but this format is in pixels"
+    return [f"{source.places[rows[0]]}: box {box} {what}: {fix}"]
 
 
 def _with_annotated_and_ignored(
@@ -111,7 +122,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         raise DataError(f"{source.path}: {source.needs_classes}")
     check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
     if classes is not None:
-        classes = tuple(map(clean_name, classes))  # as in classes.txt
+        classes = tuple(map(str.strip, classes))  # as in classes.txt; else those of a checkpoint stay as they are
     if names is None:
         return classes, classes, []
     names, notes = tuple(map(clean_name, names)), []
@@ -124,7 +135,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
-    return names, names if classes is None else classes, notes
+    return (names, names, notes) if classes is None else (tuple(as_spelled(names, classes)), classes, notes)
 
 
 def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:
@@ -142,7 +153,7 @@ def _find_images(source: Source, image_root: str | None) -> None:
     finder = ImageFinder(source.path, names, image_root)
     source.images = Strings(finder.find(name) if name else "" for name in names)
     for index, name in enumerate(names):
-        if doubt := finder.doubt(name):
+        if doubt := finder.doubts.get(name):
             line = source.lines[index]
             place = f"{source.path}:{line}" if line else source.files[index] or source.path
             source.problems.append(f"{place}: {doubt}")

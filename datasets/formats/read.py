@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.classes import choose_classes, ignore_class, join, parse_merge, similar_names
+from datasets.classes import choose_classes, ignore_class, join, merge_fix, parse_merge, similar_names
 from datasets.errors import DataError, check_path
 from datasets.formats.file import Folder
-from datasets.formats.folder import read_folder, real_path, unread_notes
+from datasets.formats.folder import read_folder, unread_notes
 from datasets.formats.formats import read_file
 from datasets.formats.labels import resolve_labels
 from datasets.formats.options import ReadOptions
 from datasets.store import Annotations, Split
-from utils.files import missing_text
+from utils.files import missing_text, real_path
 from utils.remote_cache import local, shown
 from utils.text import first_names, printable
 
@@ -145,11 +145,8 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
     of_sets = [{merge.get(name, name) for name in data.classes} for data in parts]
     for group in similar_names(dict.fromkeys(name for names in of_sets for name in names)):
         if not any(names.issuperset(group) for names in of_sets):
-            fix = ",".join(f"{name}:{group[0]}" for name in group[1:])
             named = ", ".join(map(repr, group))
-            raise DataError(
-                f"{source}: classes of different sets that differ in case or spaces only: {named}: merge={fix}"
-            )
+            raise DataError(f"{source}: classes of different sets that look alike: {named}: {merge_fix(group)}")
     numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
     if 0 < len(numbered) < len(parts):
         text = "the classes of this set are numbers, those of the others names: write its names into classes.txt"

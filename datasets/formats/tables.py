@@ -69,14 +69,11 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     words = [word.strip().lower() for word in row]
     found = {name: [i for i, word in enumerate(words) if word in known] for name, known in (NAMES | OPTIONAL).items()}
     missing = [name for name in NAMES if not found[name]]
-    if len(missing) > len(NAMES) // 2:
-        if _is_data(row):
-            return Columns({name: index for index, name in enumerate(NO_HEADER)}, len(row))
-        shown = one_line(f" ({','.join(row)[:200]})") if row else ""
-        raise DataError(f"{place}: {len(row)} columns without a known header{shown}: write {FORMS}")
+    if len(missing) > len(NAMES) // 2 and _is_data(row):
+        return Columns({name: index for index, name in enumerate(NO_HEADER)}, len(row))
     if missing:
         there = one_line(",".join(row)[:200])
-        raise DataError(f"{place}: the header {there} has no column for {', '.join(missing)}: write {FORMS}")
+        raise DataError(f"{place}: {len(row)} columns ({there}), but none for {', '.join(missing)}: write {FORMS}")
     if twice := [row[index] for indices in found.values() if len(indices) > 1 for index in indices]:
         raise DataError(
             f"{place}: columns of the same meaning, {', '.join(twice)}: remove those that are not the labels"

@@ -11,16 +11,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
-from datasets.formats.file import (
-    CLASS_FILES,
-    File,
-    Folder,
-    images_of,
-    of_suffix,
-    parse_xml,
-    stem_of,
-    text_lines,
-)
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, of_suffix, parse_xml, stem_of, text_lines
 from datasets.formats.source import (
     FIELDS,
     Box,
@@ -33,17 +24,15 @@ from datasets.formats.source import (
     names_of,
     side,
 )
-from datasets.formats.splits import (
-    add_notes,
-    add_splits,
-    listed_name,
-    select_split,
-    split_of,
-)
+from datasets.formats.splits import add_notes, add_splits, listed_name, select_split, split_of
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
+OBJECT_PARTS = ("object", "bndbox", "robndbox", "box", "rectangle", "polygon", "points", "point")  # in lower case
+WRITE_VOC = (
+    "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
+)
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
 
 
@@ -100,16 +89,13 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
     found = [(parsed[xml].path, parsed[xml].image) for xml in xmls]
     root, images = image_paths.images_of_labels(folder, ".xml", found)
     source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in every])
-    index = image_paths.Stems(images)
+    asked = [*xmls, *listed.missing, *(f"{name}.xml" for name in listed.missing)]
+    index = image_paths.Stems(images, asked, (file.image for file in parsed.values()))
     rows = []
     for xml in xmls:
         nearest = index.all_nearest(xml, parsed[xml].image)
         source.problems += image_paths.doubts(path / xml, root, nearest)
         rows.append((next(iter(nearest), None), parsed[xml]))
-    if rows and not any(image for image, _ in rows):
-        example = f"{parsed[xmls[0]].image or stem_of(xmls[0])} for {path / xmls[0]}"
-        problem = f"no image for any of {len(rows)} XML files, for example {example}"
-        source.problems.append(f"{path}: {problem}: image_root=FOLDER names the folder of the images")
     pairs = [(image or file.image or f"{stem_of(file.path)}.jpg", file) for image, file in rows]
     add_files(source, pairs + _backgrounds(source, path, listed, index if xmls else None))
     return source
@@ -177,10 +163,10 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
         by_path[os.path.splitext(xml)[0]].append(xml)
     by_name |= by_path
     found, unclear, missing = [], [], {}
-    lines = ((path, number, line) for path in lists for number, line in text_lines(path))
-    for path, number, line in lines:
-        bare, readings = listed_name(line)
-        candidates = next((by_name[word] for word in readings if word in by_name), [])
+    lines = [(path, number, *listed_name(line)) for path in lists for number, line in text_lines(path)]
+    meant = image_paths.meant((word for *_, readings in lines for word in readings), by_name)
+    for path, number, bare, readings in lines:
+        candidates = next((by_name[meant[word]] for word in readings if word in meant), [])
         if len(candidates) > 1:
             own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
             candidates = image_paths.most_alike(f"annotations/{own}/{bare}", candidates)
@@ -203,11 +189,17 @@ def _voc_file(path: Path) -> LabelFile:
             return LabelFile(str(path), problem=str(error))
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
+    found = root.findall("object")
+    parts = [str(node.tag) for node in root.iter() if str(node.tag).lower() in OBJECT_PARTS]
+    problem = ""
+    if len(found) < parts.count("object") or (parts and not found):
+        problem = f"{parts[0]} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}"
     return LabelFile(
+        problem=problem,
         path=str(path),
         image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
         size=(side(root.findtext("size/height", "")), side(root.findtext("size/width", ""))),
-        boxes=[_voc_box(node) for node in root.findall("object")],
+        boxes=[_voc_box(node) for node in found],
     )
 
 

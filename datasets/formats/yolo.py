@@ -6,21 +6,38 @@ bounding box), in fractions of the image's width and height.
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 
 from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_names import ClassLists, find_lists
-from datasets.formats.file import CLASS_FILES, File, Folder, images_of, text_lines, unread_image_notes
+from datasets.formats.file import (
+    CLASS_FILES,
+    File,
+    Folder,
+    images_of,
+    of_suffix,
+    stem_of,
+    text_lines,
+    unread_image_notes,
+)
 from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from utils.text import amount, number_of
+from utils.files import files_under
+from utils.text import amount, look_of, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
-NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
+MIN_POSES = 3  # lines with more than a box; fewer may be polygons that look like a box with key points
+ROUNDING = 1e-3  # of fractions
+NO_NAMES = (
+    "no class names: write classes.txt next to it, a name per line in the order of the numbers; or give classes=FILE"
+)
 
 
 def matches(file: File) -> bool:
@@ -29,70 +46,39 @@ def matches(file: File) -> bool:
     Without an image of its name, it must begin with a label that can be read."""
     if "labels" in file.place.lower().split("/")[:-1]:
         return file.name.lower() not in (*CLASS_FILES, "annotations.txt")  # that of predict.py is a list
-    if is_named_otherwise(file.name):
+    if is_named_otherwise(file.name) or not is_label(file.path, least=5):
         return False
-    return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)
+    return bool(file.has_image) or _is_box(file.head)
 
 
 def read_folder(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
     """Reads the images of a folder and their label files, which may be anywhere in it.
 
-    A split is a folder of its name; without such folders all images belong to every split."""
-    path, there = folder.path, folder.images
-    if folder.image_root and not there:
-        raise DataError(f"image_root={folder.image_root}: there are no images: correct the path")
-    images = select_split(path, there, folder.split)
-    notes = unread_image_notes(path, folder.files)
-    if not images:
-        raise DataError(f"{path}: label files, but no images: {_fix_of_no_images(path)}" + "".join(notes))
-    labels = folder.of_suffix(".txt")
-    paths = [os.path.join(folder.image_folder, image) for image in images]
-    own, all_labels = list(map(label_file, paths)), usual_labels(folder.files)
-    if folder.image_root or not any(map(os.path.exists, own)):
-        own = [os.path.join(path, label) for label in _own_labels(path, images, labels)]
-        if folder.image_root and not any(map(os.path.exists, own)):
-            label = next((label for label in labels if not is_named_otherwise(label)), "none")
-            what = f"no label file (such as {label}) has the name of an image in image_root={folder.image_root}"
-            fix = "correct image_root=, or give the label files the names of their images"
-            raise DataError(f"{path}: {what} (such as {images[0]}): {fix}")
-        index = image_paths.Stems(labels)
-        all_labels = set(filter(None, (_nearest(path, image, index, []) for image in there)))
-    used = label_folders(paths, own)
-    every = label_folders([os.path.join(folder.image_folder, image) for image in there])
-    for label in (label for label in labels if not is_named_otherwise(label)):
-        every.setdefault(os.path.dirname(os.path.join(path, label)), set())
-    found = read_images(str(path), paths, find_lists(path, every | used, used), notes, own)
-    found.label_files = [os.path.join(path, label) for label in all_labels]
-    add_notes(found, path, there, folder.split)
-    return [found]
-
-
-def _fix_of_no_images(folder: Path) -> str:
-    """Returns the fix for a folder with label files, but without images."""
-    if (folder.parent / "images").is_dir():
-        return f"give the folder above, {folder.parent}, which has {folder.parent / 'images'}, or image_root=FOLDER"
-    return f"give image_root=FOLDER with the images, or copy them to {folder / 'images'}"
-
-
-def usual_labels(files: Sequence[str]) -> set[str]:
-    """Returns the label files among `files` that are in the place where their images have one."""
-    there = set(files)
-    return {place for image in images_of(files) for place in _label_places(image) if place in there}
-
-
-def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
-    """Returns the folders of label files, each with the folders of its images. Label files that do not exist have no folder.
-
-    Without `labels`, reads `label_file` of one image per folder."""
-    if labels is None:
-        images = {os.path.dirname(image): image for image in images}.values()
-        pairs = [(image, label_file(image)) for image in images]
-    else:
-        pairs = [(image, label) for image, label in zip(images, labels, strict=True) if os.path.exists(label)]
-    found: dict[str, set[str]] = {}
-    for image, label in pairs:
-        found.setdefault(os.path.dirname(label), set()).add(os.path.dirname(image))
-    return found
+    The images may also be in `image_root`, or next to a folder of label files. A split is a folder of its name; without such
+    folders all images belong to every split."""
+    path, texts = folder.path, folder.of_suffix(".txt")
+    labels = [text for text in texts if not is_named_otherwise(text)]
+    if not folder.images and not folder.image_root:
+        root, found = image_paths.images_of_labels(folder, ".txt", [(label, "") for label in labels])
+        folder = Folder(path, folder.split, root if found else None)
+    there, notes = folder.images, unread_image_notes(path, folder.files)
+    if not there:
+        where = f"image_root={folder.image_root}" if folder.image_root else str(path)
+        fix = "image_root=FOLDER names the folder of the images"
+        raise DataError(f"{where}: label files in {path}, but no images: {fix}" + "".join(notes))
+    every = [label_file(os.path.join(folder.image_folder, image)) for image in there]
+    if folder.image_root or not any(map(os.path.exists, every)):
+        every = [os.path.join(path, label) for label in _own_labels(path, there, texts)]
+    chosen = set(select_split(path, there, folder.split))
+    own = [label for label, image in zip(every, there, strict=True) if image in chosen]
+    images = [os.path.join(folder.image_folder, image) for image in there if image in chosen]
+    meant = image_paths.meant(map(stem_of, there), set(map(stem_of, labels))).values()
+    orphans = [os.path.join(path, label) for label in labels if stem_of(label) not in meant]
+    lists = find_lists(path, [os.path.join(path, label) for label in labels], own)
+    source = read_images(str(path), images, lists, notes, own, orphans)
+    source.label_files = every
+    add_notes(source, path, there, folder.split)
+    return [source]
 
 
 def is_named_otherwise(text: str) -> bool:
@@ -103,7 +89,8 @@ def is_named_otherwise(text: str) -> bool:
 def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
     nearer to another image. Raises DataError if it is equally near to images of two folders, or an image to two that differ."""
-    index, users = image_paths.Stems(labels), defaultdict(list)
+    index = image_paths.Stems(labels, images)
+    users: dict[str, list[str]] = defaultdict(list)
     problems: list[str] = []
     nearest = [_nearest(folder, image, index, problems) for image in images]
     for image, label in zip(images, nearest, strict=True):
@@ -136,7 +123,25 @@ def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[
 def label_file(image: str) -> str:
     """Returns the path of an image's label file: in labels/ if the image is in images/, otherwise next to the image."""
     places = _label_places(image)
-    return next(filter(os.path.exists, places), places[0])
+    if found := next(filter(os.path.exists, places), None):
+        return found
+    for place in places:
+        near = _label_names(os.path.dirname(image), os.path.dirname(place))
+        if name := near.get(stem_of(image)):
+            return os.path.join(os.path.dirname(place), name)
+    return places[0]
+
+
+def _label_names(images: str, labels: str) -> dict[str, str]:
+    """Returns {stem of an image in the folder `images`: name of the text in the folder `labels` that it means}."""
+    return _names_between(images, labels, image_paths.changed(images), image_paths.changed(labels))
+
+
+@lru_cache(maxsize=100)
+def _names_between(images: str, labels: str, *times: int) -> dict[str, str]:
+    texts = {stem_of(name): name for name in of_suffix(image_paths.entries(labels), ".txt")}
+    stems = map(stem_of, images_of(image_paths.entries(images)))
+    return {stem: texts[text] for stem, text in image_paths.meant(stems, texts).items()}
 
 
 def _label_places(image: str) -> list[str]:
@@ -149,12 +154,25 @@ def _label_places(image: str) -> list[str]:
     return [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".TXT")]
 
 
-def label_of(image: str, name: str, folders: Sequence[str]) -> str:
-    """Returns the label file of an image that a list calls `name`: near the image, or else in the folders of the list.
+def find_listed(path: str, image_root: str | None, folders: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Returns (images, label files) of a list of images, a path per line. The images alone may be in `image_root`.
 
-    The images alone may be in image_root."""
+    Images and label files may also be in `folders`. Raises DataError for names that several images have."""
+    rows = [(number, line.strip()) for number, line in text_lines(path) if line.strip()]
+    top, finder = os.path.dirname(path), image_paths.ImageFinder(path, [name for _, name in rows], image_root, folders)
+    doubts = [f"{path}:{number}: {doubt}" for number, name in rows if (doubt := finder.doubts.get(name))]
+    raise_any(f"{path}: problems: {len(doubts)}", doubts)
+    images = [os.path.join(top, finder.find(name)) for _, name in rows]
+    places = [top, *folders]
+    labels = [_label_of(image, name, places) for image, (_, name) in zip(images, rows, strict=True)]
+    users = Counter(label for label, _ in set(zip(labels, images, strict=True)))  # a list may name an image twice
+    return images, [label if users[label] == 1 else label_file(images[row]) for row, label in enumerate(labels)]
+
+
+def _label_of(image: str, name: str, folders: Sequence[str]) -> str:
+    """Returns the label file of an image that a list calls `name`: near the image, or else in the folders of the list."""
     label = label_file(image)
-    if os.path.exists(label) or not folders:
+    if os.path.exists(label):
         return label
     there = [label_file(os.path.join(folder, name)) for folder in folders]
     there.append(image_paths.locate(f"{os.path.splitext(name)[0]}.txt", folders))
@@ -180,40 +198,38 @@ def is_label(path: str | Path, least: int = 0) -> bool:
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 
-def _begins_with_label(file: File) -> bool:
+def _is_box(text: bytes) -> bool:
     """Returns whether the first line of a text is one that `read_images` reads without a problem."""
-    try:
-        label, *values = map(float, file.head.removeprefix(BOM).partition(b"\n")[0].split())
-        _corners(values)
-    except ValueError:
-        return False
-    return label.is_integer()
+    with suppress(ValueError):
+        label, *values = map(float, text.removeprefix(BOM).partition(b"\n")[0].split())
+        return label.is_integer() and bool(_corners(values))
+    return False
 
 
 def read_images(
     source: str,
     images: list[str],
     lists: ClassLists | None,
-    notes: Sequence[str] = (),
-    labels: list[str] | None = None,
+    notes: Sequence[str],
+    labels: list[str],
+    orphans: Iterable[str] | None = None,
 ) -> Source:
-    """Reads the label files of `images` (None: from `label_file`). Without `lists` the classes have no names.
+    """Reads `labels`, the label files of `images`. Without `lists` the classes have no names.
 
-    An image without a label file is a background; at least one image must have one. Both are counted in a note.
-    Raises DataError."""
-    labels = [label_file(image) for image in images] if labels is None else labels
+    An image without a label file is a background; at least one image must have one. Both are counted in a note. `orphans`:
+    label files that belong to no image (None: near the images). Raises DataError."""
     known = [os.path.exists(path) for path in labels]
     if not any(known):
-        expected = amount(len(images), "image") + (f", for example {labels[0]}" if labels else "")
-        raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
+        raise DataError(f"{source}: {_no_labels(source, images)}")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
-    found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += notes
+    found = Source(source, names=names, needs_classes=NO_NAMES, notes=list(notes))
     if not all(known):
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
-    found.problems += _contradictions(images, labels)
+    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
+    found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans)
+    polygons, lengths, are_key_points = 0, set(), True
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -227,22 +243,85 @@ def read_images(
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
+                else:
+                    if len(values) > 4:
+                        polygons += 1
+                        lengths.add(len(values))
+                        are_key_points = are_key_points and len(lengths) == 1 and _has_key_points(values)
+    if polygons >= MIN_POSES and are_key_points:
+        what = f"all lines with more than a box ({polygons}) have key points in it"
+        found.problems.append(f"{source}: {what}: keep class x y width height of each line")
     return found
 
 
-def _contradictions(images: list[str], labels: list[str]) -> list[str]:
-    """Returns the problems of images with two label files, in labels/ and next to the image, whose contents differ.
+def _has_key_points(values: Sequence[float]) -> bool:
+    """Returns whether the numbers after the class are a box and points in it, which may have a visibility (0, 1 or 2).
 
-    Equal ones are fine. Other texts may be next to an image, such as its caption."""
-    problems = []
+    Points that are not labeled are 0, 0."""
+    x, y, width, height = values[:4]
+    for size in (2, 3):
+        points = [values[at : at + size] for at in range(4, len(values), size)]
+        if len(points[-1]) == size and all(point[2] in (0, 1, 2) for point in points if size == 3):
+            near = [abs(a - x) <= width / 2 + ROUNDING and abs(b - y) <= height / 2 + ROUNDING for a, b, *_ in points]
+            if all(is_near or not any(point[:2]) for is_near, point in zip(near, points, strict=True)):
+                return True
+    return False
+
+
+def _no_labels(source: str, images: Sequence[str]) -> str:
+    """Returns why no image has a label file: the images are not there, or their label files are elsewhere; and the fix."""
+    there = [image for image in images if os.path.exists(image)]
+    if not there:
+        what = f"none of {amount(len(images), 'image')} is there"
+        return f"{what} ({', '.join(images[:1])}): image_root=FOLDER names the folder of the images"
+    top = source if os.path.isdir(source) else os.path.dirname(source) or "."
+    index = image_paths.Stems(of_suffix(files_under(top), ".txt"), there)
+    labels = [label for image in there if (label := index.nearest(image))]
+    what = f"no label file for any of {amount(len(there), 'image')}"
+    if not labels:
+        example = f"{there[0]} has none in {_label_places(there[0])[0]}"
+        return f"{what}, and none of their names below {top} ({example}): name both folders, as in LABELS image_root=IMAGES"
+    place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
+    command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
+    return f"{what} where YOLO has them, but below {top}, such as {labels[0]}: {command} reads them"
+
+
+def _contradictions(source: str, images: list[str], labels: list[str]) -> list[str]:
+    """Returns a problem per pair of folders with two label files of an image whose contents differ, in labels/ and next to it.
+
+    Equal ones are fine. Other texts may be next to an image, such as its caption. What is outside of a folder that the user
+    names does not count."""
+    inside = os.path.join(source, "") if os.path.isdir(source) else ""
+    found: dict[tuple[str, str], list[str]] = {}
     for image, label in zip(images, labels, strict=True):
         for other in filter(os.path.exists, _label_places(image)):
-            is_caption = os.path.dirname(other) == os.path.dirname(image) and not is_label(other)
-            if os.path.exists(label) and not is_caption and not os.path.samefile(other, label):
-                if _lines(other) != _lines(label):
-                    fix = "remove the wrong one"
-                    problems.append(f"{other}: differs from {label}, the label file of the same image: {fix}")
-    return problems
+            is_other = other != label and other.startswith(inside) and os.path.exists(label)
+            if is_other and is_label_of(other, image) and _lines(other) != _lines(label):
+                text = f"{other}: differs from {label}, the label file of the same image"
+                found.setdefault((os.path.dirname(other), os.path.dirname(label)), []).append(text)
+    fix = "remove the wrong one"
+    return [f"{texts[0]}: {fix}; images with such a pair in these folders: {len(texts)}" for texts in found.values()]
+
+
+def _look_alikes(images: Sequence[str], orphans: Iterable[str] | None) -> list[str]:
+    """Returns the problems of images without a label file, and label files without an image, whose names look alike."""
+    if orphans is None:
+        places = {
+            (os.path.dirname(image), os.path.dirname(place)) for image in images for place in _label_places(image)
+        }
+        orphans = []
+        for folder, place in places:
+            own = set(_label_names(folder, place).values())
+            orphans += [os.path.join(place, name) for name in image_paths.entries(place) if name not in own]
+    labels = {look_of(stem_of(label)): label for label in orphans if label.lower().endswith(".txt")}
+    pairs = [(image, label) for image in images if (label := labels.get(look_of(stem_of(image))))]
+    return [
+        f"{image} has no label file, and {label} has no image, but their names look alike: rename it to "
+        f"{stem_of(image)}.txt, or take it out"
+        for image, label in pairs
+        if is_label(label)
+    ]
 
 
 def _lines(path: str | Path) -> list[list[bytes]]:

@@ -341,7 +341,7 @@ def test_validation_data_that_a_run_has_written_are_not_merged_again(tmp_path: P
 def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
-    assert "classes that differ in case or spaces only: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
+    assert "classes that look alike: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
     (note,) = merge_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
     assert "merge=leaf rust:Leaf Rust" in shlex.split(note.rpartition(";")[2])
 

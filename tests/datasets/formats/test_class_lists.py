@@ -17,7 +17,6 @@ LAYOUTS = {  # places of the image, of the label file and of the list of a group
     "side by side": ("{}/1.png", "{}/1.txt", "{}/classes.txt"),
     "images and labels in each": ("{}/images/1.png", "{}/labels/1.txt", "{}/classes.txt"),
     "list next to the labels": ("images/{}/1.png", "labels/{}/1.txt", "labels/{}/classes.txt"),
-    "list next to the images": ("images/{}/1.png", "labels/{}/1.txt", "images/{}/classes.txt"),
     "other names": ("photos/{}/1.png", "txt/{}/1.txt", "txt/{}/obj.names"),
     "nested data files": ("{}/images/1.png", "{}/labels/1.txt", "{}/data.yaml"),
 }
@@ -76,13 +75,13 @@ def test_equal_lists_are_no_matter(tmp_path: Path) -> None:
     assert not found.notes and found.classes == ("cat", "dog")
 
 
-@pytest.mark.parametrize("place", ["", "labels/train", "images/train"])
+@pytest.mark.parametrize("place", ["", "labels/train"])
 def test_the_nearest_list_wins(tmp_path: Path, place: str) -> None:
-    """In the folder of the label files, above it, then in the folder of the images."""
+    """In the folder of the label files, and then above it."""
     paint(tmp_path / "images/train/1.png"), text(tmp_path / "labels/train/1.txt", "0 .5 .5 .2 .2\n")
     text(tmp_path / "classes.txt", "dog\ncat\n")
     text(tmp_path / place / "classes.txt", "cat\ndog\n")
-    assert classes_of(tmp_path) == {"images/train/1.png": "dog" if place == "images/train" else "cat"}
+    assert classes_of(tmp_path) == {"images/train/1.png": "cat"}
     (tmp_path / "classes.txt").unlink()
     text(tmp_path / place / "classes.txt", "cat\ndog\n")
     assert classes_of(tmp_path) == {"images/train/1.png": "cat"}
