@@ -10,6 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from utils.config import require_writable
+
 CLASSES = ("circle", "square", "triangle", "star", "heart")
 IMAGES = {"train": 160, "val": 40}  # few enough to train on two CPU cores in minutes
 SIZES = ((240, 320), (320, 320), (320, 240), (280, 320))  # height, width
@@ -159,6 +161,7 @@ def draw(folder: str | Path) -> bool:
         raise FileExistsError(
             f"{folder} exists, but is not a complete demo: move or delete it, and it will be drawn again"
         )
+    require_writable(f"the demo, {folder}", folder, "start in a folder that you may write to, or name your own train=")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         _write(Path(temporary) / "demo")
