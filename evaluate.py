@@ -113,7 +113,7 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         folder = runs.create(usual_folder, "evaluation") if cfg.output is None else Path(cfg.output)
         outputs.open_evaluation(folder)
-        settings = {"checkpoint": shown(str(loaded.path)), "data": data.source, "images": len(data)}
+        settings = {"checkpoint": shown(str(loaded.path)), "data": data.source, "images": len(data), **loaded.about}
         settings |= {"image_size": loaded.image_size, **{name: getattr(cfg, name) for name in LIMITS}}
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()

@@ -28,12 +28,13 @@ from engine.course import Course
 from engine.environment import code_digest, source_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
 from engine.evaluation import Initial, validate
-from engine.final_report import evaluate_best
+from engine.final_report import MAX_IMAGES as MAX_REPORT_IMAGES
+from engine.final_report import evaluate_best, is_complete
 from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
-from engine.parallel import compile_forward, require_statistics
+from engine.parallel import compile_forward
 from engine.rates import Rates, given_or
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
@@ -230,8 +231,10 @@ def main(
     # ---- Where the run begins: at a run to resume, a model that gets new classes, weights, or random weights.
     # `cfg` has the user's constants; a none or 0 that means "chosen by the run" is replaced as soon as the value is known.
     origin = Origin(user_config, ranks)
-    cfg = with_workers(origin.resolved_config(user_config), ranks)
-    set_threads_and_seed(cfg, ranks)
+    cfg = origin.resolved_config(user_config)
+    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
+    threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
+    torch.manual_seed(cfg.seed)
 
     # ---- The data and the model.
     data = read_and_check_data(cfg, origin, extra_augment, parts, ranks)
@@ -264,7 +267,7 @@ def main(
     about = summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks)
     for text in (*about, memory.text(), course.time_text):
         ranks.log(text)
-    if done and origin.folder:
+    if done and origin.folder and is_finished(origin.folder, state, cfg, data, ranks):
         ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
@@ -276,39 +279,44 @@ def main(
     folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
-    stop = StopSignal(advice=how_to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
+    stop = StopSignal(advice=how_to_continue)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
 
     # ---- The loop.
-    with stop, closing(run) if run else nullcontext():  # the run draws its curves at the end, also if it was stopped
-        try:
-            state = saver.begin(state, initial.row)
-            while not (done := course.done(state)):
-                phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
-                wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
-                criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
-                progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
-                with progress as (batches, update_bar):
-                    on_log = (update_bar, partial(saver.between_steps, state))
-                    fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
-                course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
-                if course.evaluates_after(phase.epoch):
-                    row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
-                state, meter = saver.finish(state, row), Meter()
-        except Interrupted:
-            saver.within_epoch(state, meter, last=True)
-            where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
-            ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
-        except NonFiniteLoss as error:
-            raise SystemExit(error.text(data.train)) from error
-        except torch.cuda.OutOfMemoryError as error:
-            raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
-    if not done and not stop.received:
-        raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
-    if done:  # the reason; None after a stop
-        ranks.log(f"done: {done}")
-        report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
+    with resume.noting(how_to_continue), closing(run) if run else nullcontext():  # the run is uploaded at the end, too
+        with stop:
+            try:
+                state = saver.begin(state, meter, initial.row)
+                while not (done := course.done(state)):
+                    phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
+                    wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
+                    criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
+                    progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
+                    with progress as (batches, update_bar):
+                        on_log = (update_bar, partial(saver.between_steps, state))
+                        fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
+                    row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
+                    course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
+                    if course.evaluates_after(phase.epoch):
+                        row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
+                    state, meter = saver.finish(state, row), Meter()
+            except Interrupted:
+                saver.within_epoch(state, meter, last=True)
+                where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
+                ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
+            except NonFiniteLoss as error:
+                raise SystemExit(error.text(data.train)) from error
+            except torch.cuda.OutOfMemoryError as error:
+                raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
+        if not done and not stop.received:
+            raise SystemExit(
+                "another process was asked to stop; everything is saved, and torchrun may restart this run"
+            )
+        report: list[str] = []
+        if done:  # the reason; None after a stop
+            ranks.log(f"done: {done}")
+            report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
+    if done:
         ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)
@@ -319,19 +327,6 @@ class Data(NamedTuple):
 
     train: Annotations
     val: Annotations
-
-
-def with_workers(cfg: Config, ranks: Ranks) -> Config:
-    """Returns the constants with the number of processes that load images."""
-    return replace(cfg, workers=loader_workers(cfg, ranks))
-
-
-def set_threads_and_seed(cfg: Config, ranks: Ranks) -> None:
-    """Sets the threads of PyTorch and the seed. Raises ConfigError if a step has too few images for the batch norms."""
-    threads.set_threads(ranks.device, loader_workers(cfg, ranks), len(ranks.node_ranks))
-    torch.manual_seed(cfg.seed)
-    coarsest = nets.coarsest_stride(cfg.model)
-    ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.input_size, ranks, cfg.sync_bn, coarsest))
 
 
 def read_and_check_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
@@ -350,7 +345,11 @@ def with_flip(cfg: Config, trained_classes: Sequence[str]) -> Config:
 def augmentation(cfg: Config) -> Augment:
     """Returns the settings of the augmentation."""
     assert cfg.flip is not None  # `with_flip` has chosen it
-    return Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
+    translate = 0.1
+    if cfg.rotation == 0 and cfg.scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
+        translate = 0.0
+    shape = (cfg.rotation, cfg.scale, translate, 0.4 * cfg.rotation)  # the last one is the shear
+    return Augment(cfg.mosaic, cfg.mixup, cfg.flip, *shape, cfg.hsv, cfg.flip_vertical)
 
 
 def boxes_per_sample(cfg: Config, data: Annotations) -> int:
@@ -417,6 +416,12 @@ def open_folder(
     return folder, run
 
 
+def is_finished(folder: Path, state: State, cfg: Config, data: Data, ranks: Ranks) -> bool:
+    """Returns whether a run that has trained all epochs has written all its files: it may have been stopped in its report."""
+    has_report = cfg.report and len(data.val) <= MAX_REPORT_IMAGES
+    return ranks.on_main(lambda: is_complete(folder, state, has_report))
+
+
 def unused_test_split(cfg: Config, data: Data) -> str | None:
     """Returns the data set if it has a test split, which the run does not use; None otherwise."""
     has_test = all("test" in split.other_splits for split in data)
@@ -433,6 +438,10 @@ def checked(cfg: Config) -> Config:
         cfg = replace(cfg, weights=weights_file(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
+    if 0 < max(cfg.hsv) <= 1:  # as in other programs; here it would be no change of colors
+        pixels = [180 * cfg.hsv[0], 255 * cfg.hsv[1], 255 * cfg.hsv[2]]
+        fix = f"write hsv={show(pixels)} for these fractions, or hsv=0,0,0 for unchanged colors"
+        raise ConfigError(f"hsv={show(cfg.hsv)}: hue is of 180, saturation and value are of 255: {fix}")
     low, high = cfg.min_learning_rate, cfg.learning_rate
     if low is not None and high is not None and low > high and cfg.schedule != "constant":
         rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"
@@ -471,14 +480,6 @@ def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
     if isinstance(resumed, str) and os.path.isdir(resumed):
         folder = Path(resumed)
     require_common(folder, ranks)
-
-
-def sizes_of_phases(cfg: Config) -> dict[str, int]:
-    """Returns {name of the constant: images per step} of the phases of a run. epochs=0 and batch_size=0: chosen by the run."""
-    sizes = {"freeze_batch_size": cfg.freeze_batch_size} if cfg.freeze_epochs else {}
-    if not 0 < cfg.epochs <= cfg.freeze_epochs:
-        sizes["batch_size"] = cfg.batch_size
-    return sizes
 
 
 def loader_workers(cfg: Config, ranks: Ranks) -> int:
@@ -537,6 +538,5 @@ def from_command_line(argv: list[str]) -> Config:
 
 
 if __name__ == "__main__":
-    again = resume.with_resume(sys.argv[1:])
-    stopped = f"stopped. To continue from what was saved:\n{command_line(__file__, again)}"
+    stopped = f"stopped; this start has saved nothing. To start again:\n{command_line(__file__, sys.argv[1:])}"
     run_script(lambda: main(from_command_line(sys.argv[1:])), stopped, memory_advice="lower batch_size= or image_size=")

@@ -217,7 +217,6 @@ def averages(experiment: Experiment, method: str, checkpoint: str, folder: Path)
                 image_size=(experiment.side, experiment.side),
                 output=str(folder / f"evaluation_{method}_{name}"),
                 report=False,
-                worst=0,
                 workers=0,
                 device="cpu",
             )

@@ -118,7 +118,7 @@ def train_once(cfg: Config, labels: int, seed: int, images: list[str]) -> dict[s
 
 def pycocotools_metrics(checkpoint: Path, folder: Path) -> tuple[float, float]:
     """Returns AP and AP50 of a checkpoint on the validation images, by pycocotools from the files of evaluate.py."""
-    evaluate.main(evaluate.Config(checkpoint=str(checkpoint), output=str(folder), report=False, worst=0))
+    evaluate.main(evaluate.Config(checkpoint=str(checkpoint), output=str(folder), report=False))
     truth = COCO(str(folder / "ground_truth.json"))
     judge = COCOeval(truth, truth.loadRes(json.loads((folder / "detections.json").read_text())), "bbox")
     judge.evaluate()

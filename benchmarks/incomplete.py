@@ -103,7 +103,7 @@ def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
 
 def metrics_of(checkpoint: Path, folder: Path) -> dict[str, float]:
     """Returns mAP, and precision and recall of the detections that score at least CONFIDENCE, of all classes together."""
-    options = {"report": False, "worst": 0, "device": "cpu", "workers": 0, "output": str(folder / "evaluation")}
+    options = {"report": False, "device": "cpu", "workers": 0, "output": str(folder / "evaluation")}
     options |= {"checkpoint": str(checkpoint), "data": str(folder / "val.json")}
     metrics = evaluate.main(evaluate.Config(**options))
     files = [folder / "evaluation" / name for name in ("ground_truth.json", "detections.json")]

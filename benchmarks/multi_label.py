@@ -28,9 +28,9 @@ class MultiLabel(nn.Module):
         """Turns predictions into detections per image, as `DetectionModel.detections` does."""
         heads = []
         limits = {"max_candidates": MAX_PAIRS, "clip": self.model.clips} | limits
-        for part in self.model.parts(predictions):
-            boxes, scores, labels = pairs(part.model, part.predictions, image_size)
-            heads.append(select(boxes, scores, labels + part.first_class, transforms, **limits))
+        for head in self.model.per_head(predictions):
+            boxes, scores, labels = pairs(head.model, head.predictions, image_size)
+            heads.append(select(boxes, scores, labels + head.first_class, transforms, **limits))
         return joined(heads)
 
 

@@ -43,7 +43,7 @@ def ultralytics_training(task: dict) -> tuple[Callable, Callable]:
 
 
 def common(task: dict) -> dict:
-    """Returns the arguments that both trainers take: data, length and places; everything else has its default."""
+    """Returns the arguments that both trainers take: data, length and folders; everything else has its default."""
     names = {name: task[name] for name in ("data", "epochs", "imgsz", "seed")}
     return {**names, "workers": 0, "project": task["folder"], "name": "run"}
 

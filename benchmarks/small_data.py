@@ -158,7 +158,7 @@ def checked(cfg: Config) -> Config:
         raise ConfigError(
             f"peers={cfg.peers}: not found; give the Python of an environment with libreyolo and ultralytics"
         )
-    # Not resolved: the python of a virtual environment is a link, and finds its packages by the place of the link.
+    # Not resolved: the python of a virtual environment is a link, and finds its packages by where the link is.
     peers = cfg.peers and os.path.abspath(shutil.which(cfg.peers))
     weights = cfg.weights if cfg.weights == "coco" else os.path.abspath(cfg.weights)
     return replace(cfg, data=os.path.abspath(cfg.data), weights=weights, peers=peers)
@@ -258,8 +258,8 @@ def write_yolo(folder: Path, split: str, data: Annotations) -> None:
     """Writes label files, and links to the images, named by the number of the image. Crowd regions are left out."""
     images, labels = (folder / kind / split for kind in ("images", "labels"))
     boxes = clipped_boxes(data)
-    for place in (images, labels):
-        place.mkdir(parents=True)
+    for made in (images, labels):
+        made.mkdir(parents=True)
     for index in range(len(data)):
         rows = np.arange(data.starts[index], data.starts[index + 1])
         rows = rows[~data.crowd[rows]]

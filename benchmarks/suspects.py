@@ -70,7 +70,7 @@ class Corrupted:
             boxes[chosen] = [loosened(box, size, rng) for box, size in zip(boxes[chosen], sizes, strict=True)]
         else:
             rows = np.sort(np.concatenate([rows, chosen]), kind="stable")
-        self.places = list(zip(images[chosen].tolist(), boxes[chosen], strict=True))  # image, corrupted or removed box
+        self.changed = list(zip(images[chosen].tolist(), boxes[chosen], strict=True))  # image, corrupted or removed box
         if kind == "doubled":
             again = np.append(False, rows[1:] == rows[:-1])
             boxes, labels = boxes[rows], labels[rows]
@@ -89,13 +89,13 @@ class Corrupted:
 
         A suspect is recognized by its box: a missing label by IoU .5, a doubled one by IoU .8, since either
         of the two labels may be named."""
-        least = {"missing": 0.5, "doubled": 0.8}.get(self.kind, 0.999)
-        left, found = list(self.places), np.zeros(len(ranking), bool)
+        min_iou = {"missing": 0.5, "doubled": 0.8}.get(self.kind, 0.999)
+        left, found = list(self.changed), np.zeros(len(ranking), bool)
         for number, one in enumerate(ranking):
             box = (one.label or one.proposal).box
-            for place in left:
-                if place[0] == one.image and pairwise_iou(box[None], place[1][None])[0, 0] >= least:
-                    left = [other for other in left if other is not place]
+            for box_of_image in left:
+                if box_of_image[0] == one.image and pairwise_iou(box[None], box_of_image[1][None])[0, 0] >= min_iou:
+                    left = [other for other in left if other is not box_of_image]
                     found[number] = True
                     break
         return found
@@ -134,13 +134,13 @@ def measure(cfg: Config, data: Annotations, kind: str) -> dict[str, str]:
         found, minutes = detections(cfg, corrupted.data, Path(cfg.output) / folder)
     truth = [corrupted.data.boxes_of(i) for i in range(len(data))]
     hits = corrupted.hits([one for one in rank(truth, found, len(data.classes)) if one.kind == kind])
-    counts = [min(count, len(corrupted.places)) for count in FIRST]
+    counts = [min(count, len(corrupted.changed)) for count in FIRST]
     fraction = round(FRACTION * corrupted.labels)
     return {
         "labels": str(corrupted.labels),
-        "corrupted": str(len(corrupted.places)),
+        "corrupted": str(len(corrupted.changed)),
         "precision": ", ".join(f"{hits[:count].mean():.2f} of {count}" for count in counts),
-        "recall": f"{hits[:fraction].sum() / len(corrupted.places):.2f}",
+        "recall": f"{hits[:fraction].sum() / len(corrupted.changed):.2f}",
         "minutes": f"{minutes:.1f}",
     }
 

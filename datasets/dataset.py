@@ -13,7 +13,7 @@ from datasets import shared_memory
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations, Sample
-from datasets.transforms import placement
+from datasets.transforms import letterbox_matrix
 from utils.ignore_regions import Arrays, IgnoreRegions, moved, spread
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
@@ -168,7 +168,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
-        ignore = moved(sample.ignore, placement(transform, mirrored=False))
+        ignore = moved(sample.ignore, letterbox_matrix(transform, flipped=False))
         return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), ignore)
 
     def _training_sample(self, key: Key, augment: Augment) -> Sample:
@@ -268,23 +268,20 @@ def try_augment(data: DetectionDataset, size: tuple[int, int]) -> str:
 
     cache = ImageCache(files=0, memory=0)  # forked workers would inherit the state of the other one
     trial = replace(data, extra_augment=noted, cache=cache)
-    before, after, had_boxes = 0, 0, 0
+    before, lost, had_boxes = 0, 0, 0
     for position in range(TRIALS):
-        item = trial[Key(0, position, int(labeled[position % len(labeled)]), size)]
-        count = sum(map(_count_boxes, given[-1:]))
-        before, had_boxes = before + count, had_boxes + (count > 0)
-        after += min(count, _count_boxes(item.boxes))
-        if after and (had_boxes >= TRIED or (had_boxes >= CLEAN and after == before)):
-            break
         given.clear()
+        item = trial[Key(0, position, int(labeled[position % len(labeled)]), size)]
+        count = sum(map(_count_boxes, given))
+        before, had_boxes = before + count, had_boxes + (count > 0)
+        lost += max(count - _count_boxes(item.boxes), 0)
+        if lost < before and had_boxes >= (TRIED if lost else CLEAN):
+            break
     form = f"boxes [n, 4] x1,y1,x2,y2 in pixels of the returned image, which has {size[0]}x{size[1]} (height x width)"
-    if not after and had_boxes > TRIALS / 2:  # with fewer, it is the geometry that leaves no object in the samples
-        text = f"extra_augment lost all boxes of {had_boxes} samples: return {form}; boxes outside of it are removed"
-        raise ValueError(text)
-    if after < before / 2 and had_boxes >= CLEAN:
-        return (
-            f"extra_augment loses {before - after} of {before} boxes in the first {had_boxes} samples: are they {form}?"
-        )
+    if lost == before and had_boxes > TRIALS / 2:  # with fewer, it is the geometry that leaves no object in the samples
+        raise ValueError(f"extra_augment lost all boxes of {had_boxes} samples: return {form}")
+    if lost > before / 2 and had_boxes >= CLEAN:
+        return f"extra_augment loses {lost} of {before} boxes in the first {had_boxes} samples: are they {form}?"
     return ""
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from utils.config import require_writable
+
 CLASSES = ("circle", "square", "triangle", "star", "heart")
 IMAGES = {"train": 160, "val": 40}  # few enough to train on two CPU cores in minutes
 SIZES = ((240, 320), (320, 320), (320, 240), (280, 320))  # height, width
@@ -48,7 +50,7 @@ def _outline(shape: str, points: int = 64) -> np.ndarray:
 
 
 def _mask(rng: np.random.Generator, shape: str, size: tuple[int, int]) -> np.ndarray:
-    """Draws one shape at a random place inside `size` = (height, width) -> its mask uint8 [H, W], 0..255."""
+    """Draws one shape at a random position inside `size` = (height, width) -> its mask uint8 [H, W], 0..255."""
     side = np.exp(rng.uniform(*np.log(SIDE)))
     turn = rng.uniform(-0.6, 0.6) if shape == "heart" else rng.uniform(0, 2 * np.pi)
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
@@ -115,7 +117,7 @@ def draw_image(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     labels: list[int] = []
     for _ in range(count):
         label = int(rng.integers(len(CLASSES)))
-        for _ in range(20):  # places to try
+        for _ in range(20):  # positions to try
             mask = _mask(rng, CLASSES[label], size)
             left = [pixels & (mask < 128) for pixels in visible]
             if all(pixels.sum() >= MIN_VISIBLE * area for pixels, area in zip(left, areas, strict=True)):
@@ -159,6 +161,7 @@ def draw(folder: str | Path) -> bool:
         raise FileExistsError(
             f"{folder} exists, but is not a complete demo: move or delete it, and it will be drawn again"
         )
+    require_writable(f"the demo, {folder}", folder, "start in a folder that you may write to, or name your own train=")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         _write(Path(temporary) / "demo")

@@ -10,10 +10,10 @@ CHARACTERS = (("b", "d"), ("p", "q"), ("6", "9"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+|[^\w\s-]")
 
 
-def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def flip_sensitive_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """Returns the first two classes that a flip turns into each other, or a class that has a side; () for none.
 
-    A name is split into words at blanks, signs, digits and capitals ("TurnLeft", "hand_l"). Two classes are mirror images if
+    A name is split into words at blanks, signs, digits and capitals ("TurnLeft", "hand_l"). Two classes become each other if
     they differ only by opposite words in English or Chinese. A class with the word "left" has a side without its opposite, too.
     """
     words = {name: tuple(word.lower() for word in _WORDS.findall(name)) or (name,) for name in classes}
@@ -35,7 +35,7 @@ def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 def default_flip(classes: Sequence[str]) -> float:
     """Returns the default of flip=, the probability that a training image is flipped: 0 for classes with a side."""
-    return 0.0 if mirrored_classes(classes) else 0.5
+    return 0.0 if flip_sensitive_classes(classes) else 0.5
 
 
 def _characters(classes: Sequence[str]) -> tuple[str, ...]:

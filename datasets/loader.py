@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
 from utils.signals import end_at_once
+from utils.threads import has_shared_memory
 
 SIZE_STEP = 32  # input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
@@ -167,6 +168,8 @@ def build_loader(
     dataset: DetectionDataset, sampler: Sampler, workers: int, pin_memory: bool = False
 ) -> Loader[Sampler]:
     """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process)."""
+    if workers and not has_shared_memory():
+        raise ValueError(f"workers={workers}: they need shared memory, and /dev/shm cannot be written: write workers=0")
     return Loader(
         dataset,
         batch_sampler=sampler,

@@ -11,10 +11,10 @@ from datasets.transforms import (
     Size,
     augment,
     compose,
+    letterbox_matrix,
     paint,
-    placement,
     random_affine,
-    random_upside_down,
+    random_vertical_flips,
     shift_colors,
 )
 from utils.ignore_regions import joined, limited, move, moved, quarter
@@ -34,8 +34,8 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
     height, width = size
     center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
     affine = random_affine(rng, (2 * height, 2 * width), size, settings)
-    mirrored = rng.random(4) < settings.flip
-    upside_down = random_upside_down(rng, 4, settings)
+    flipped = rng.random(4) < settings.flip
+    flipped_vertically = random_vertical_flips(rng, 4, settings)
     output = np.full((height, width, 3), FILL, np.uint8)
     parts, ignored = [], []
     for i, sample in enumerate(samples):
@@ -46,23 +46,25 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
         # the part inside the canvas, in pixels of the image
         x1, x2 = max(-left / fitted.scale_x, 0), min((2 * width - left) / fitted.scale_x, wide)
         y1, y2 = max(-top / fitted.scale_y, 0), min((2 * height - top) / fitted.scale_y, high)
-        if mirrored[i]:
+        if flipped[i]:
             x1, x2 = wide - x2, wide - x1
-        if upside_down[i]:
+        if flipped_vertically[i]:
             y1, y2 = high - y2, high - y1
-        matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i], upside_down[i]))
+        matrix = compose(
+            affine, letterbox_matrix(fitted._replace(left=left, top=top), flipped[i], flipped_vertically[i])
+        )
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
         ignore = moved(sample.ignore, matrix)
         if ignore is not None:
-            place = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
-            ignored.append(limited(ignore, move(place, affine)))
+            region = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
+            ignored.append(limited(ignore, move(region, affine)))
     shift_colors(output, rng, settings.hsv)
     boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Sample(output, boxes, labels, joined(ignored))
 
 
 def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
-    """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes.
+    """Blends `second`, with random size, position and color, into a finished `sample`, half and half; keeps all boxes.
 
     The ignore regions of both images are ignore regions of the result."""
     height, width = size = sample.image.shape[:2]
@@ -72,11 +74,11 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, s
     scale_x, scale_y = fitted.scale_x * zoom, fitted.scale_y * zoom
     # anywhere inside the input; if it is larger than the input, a random part of it
     left, top = rng.random(2) * (width - wide * scale_x, height - high * scale_y)
-    place = fitted._replace(scale_x=scale_x, scale_y=scale_y, left=left, top=top)
+    transform = fitted._replace(scale_x=scale_x, scale_y=scale_y, left=left, top=top)
     over = np.full((height, width, 3), FILL, np.uint8)
-    mirrored = bool(rng.random() < settings.flip)
-    upside_down = bool(random_upside_down(rng, 1, settings)[0])
-    matrix = placement(place, mirrored, upside_down)
+    flipped = bool(rng.random() < settings.flip)
+    flipped_vertically = bool(random_vertical_flips(rng, 1, settings)[0])
+    matrix = letterbox_matrix(transform, flipped, flipped_vertically)
     boxes, labels = paint(over, second, matrix)
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)

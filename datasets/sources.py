@@ -15,9 +15,8 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
-from utils.archives import is_archive
 from utils.config import ConfigError
-from utils.remote_cache import shown
+from utils.remote_cache import is_archive, shown
 from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits

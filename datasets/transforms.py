@@ -28,30 +28,13 @@ class Augment:
 
     mosaic: float  # probability that a sample is made of four images
     mixup: float  # probability that a second image is blended in
-    flip: float  # probability that an image is mirrored left to right (for each image of a mosaic)
+    flip: float  # probability that an image is flipped left to right (for each image of a mosaic)
     rotation: float  # largest angle in degrees, in both directions
     scale: Range  # range of the size, relative to the letterboxed size
     translate: float  # largest shift in each direction, as a fraction of the input's sides
     shear: float  # largest angle in degrees, in both directions
     hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colors
     flip_vertical: float = 0.0  # the same top to bottom
-
-    @classmethod
-    def of(
-        cls,
-        mosaic: float,
-        mixup: float,
-        flip: float,
-        flip_vertical: float,
-        rotation: float,
-        scale: Range,
-        hsv: tuple[float, float, float],
-    ):
-        """Builds the settings from the constants of train.py, with the shift and the shear that go with them."""
-        translate = 0.1
-        if rotation == 0 and scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
-            translate = 0.0
-        return cls(mosaic, mixup, flip, rotation, scale, translate, 0.4 * rotation, hsv, flip_vertical)
 
     @property
     def max_images_per_sample(self) -> int:
@@ -75,20 +58,20 @@ def compose(second: np.ndarray, first: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def placement(transform: LetterboxTransform, mirrored: bool, upside_down: bool = False) -> np.ndarray:
-    """Returns the matrix [2, 3] that moves an image to its place in the input, and mirrors it there if wanted.
+def letterbox_matrix(transform: LetterboxTransform, flipped: bool, flipped_vertically: bool = False) -> np.ndarray:
+    """Returns the matrix [2, 3] that moves an image into the input, and flips it there if wanted.
 
-    `mirrored`: left to right; `upside_down`: top to bottom."""
+    `flipped`: left to right; `flipped_vertically`: top to bottom."""
     scale_x, scale_y, left, top = transform[2:]
-    x = [-scale_x, 0, left + transform.width * scale_x] if mirrored else [scale_x, 0, left]
-    y = [0, -scale_y, top + transform.height * scale_y] if upside_down else [0, scale_y, top]
+    x = [-scale_x, 0, left + transform.width * scale_x] if flipped else [scale_x, 0, left]
+    y = [0, -scale_y, top + transform.height * scale_y] if flipped_vertically else [0, scale_y, top]
     return np.array([x, y])
 
 
-def random_upside_down(rng: np.random.Generator, count: int, settings: Augment) -> np.ndarray:
-    """Returns which of `count` images are mirrored top to bottom, bool [count].
+def random_vertical_flips(rng: np.random.Generator, count: int, settings: Augment) -> np.ndarray:
+    """Returns which of `count` images are flipped top to bottom, bool [count].
 
-    No random value is drawn if it is off, so that samples are those of the versions that did not have it."""
+    No random value is drawn if it is off, so that samples stay as they were before the setting existed."""
     if not settings.flip_vertical:
         return np.zeros(count, bool)
     return rng.random(count) < settings.flip_vertical
@@ -152,16 +135,16 @@ def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, wind
     y1, y2, top, bottom = _snap(matrix[1, 1], matrix[1, 2], window[1], window[3], output.shape[0])
     if x2 <= x1 or y2 <= y1:
         return matrix
-    part, place = image[top:bottom, left:right], output[y1:y2, x1:x2]
-    mirrored, upside_down = bool(matrix[0, 0] < 0), bool(matrix[1, 1] < 0)
-    if mirrored or upside_down:
-        resized = cv2.resize(part, (x2 - x1, y2 - y1), interpolation=cv2.INTER_LINEAR)
-        cv2.flip(resized, FLIP[mirrored, upside_down], dst=place)
+    source, target = image[top:bottom, left:right], output[y1:y2, x1:x2]
+    flipped, flipped_vertically = bool(matrix[0, 0] < 0), bool(matrix[1, 1] < 0)
+    if flipped or flipped_vertically:
+        resized = cv2.resize(source, (x2 - x1, y2 - y1), interpolation=cv2.INTER_LINEAR)
+        cv2.flip(resized, FLIP[flipped, flipped_vertically], dst=target)
     else:
-        cv2.resize(part, (x2 - x1, y2 - y1), dst=place, interpolation=cv2.INTER_LINEAR)
+        cv2.resize(source, (x2 - x1, y2 - y1), dst=target, interpolation=cv2.INTER_LINEAR)
     scale_x, scale_y = (x2 - x1) / (right - left), (y2 - y1) / (bottom - top)
-    x = [-scale_x, 0, x2 + left * scale_x] if mirrored else [scale_x, 0, x1 - left * scale_x]
-    y = [0, -scale_y, y2 + top * scale_y] if upside_down else [0, scale_y, y1 - top * scale_y]
+    x = [-scale_x, 0, x2 + left * scale_x] if flipped else [scale_x, 0, x1 - left * scale_x]
+    y = [0, -scale_y, y2 + top * scale_y] if flipped_vertically else [0, scale_y, y1 - top * scale_y]
     return np.array([x, y])
 
 
@@ -172,15 +155,14 @@ def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window
     (x1, y1), (x2, y2) = corners.astype(int)
     if x2 <= x1 or y2 <= y1:
         return
-    part = image[window[1] : window[3], window[0] : window[2]]
+    source, target = image[window[1] : window[3], window[0] : window[2]], output[y1:y2, x1:x2]
     indices = matrix.copy()  # OpenCV's coordinates are pixel centers: +.5 in the image, -.5 in the output
     indices[:, 2] += matrix[:, :2] @ (window[:2] + 0.5) - (x1 + 0.5, y1 + 0.5)
     # OpenCV 5 warps four channels twice as fast as three, with the same result; the conversion costs a tenth of that
-    place = output[y1:y2, x1:x2]
-    part, four = cv2.cvtColor(part, cv2.COLOR_BGR2BGRA), cv2.cvtColor(place, cv2.COLOR_BGR2BGRA)
+    four, painted = cv2.cvtColor(source, cv2.COLOR_BGR2BGRA), cv2.cvtColor(target, cv2.COLOR_BGR2BGRA)
     options = {"flags": cv2.INTER_LINEAR, "borderMode": cv2.BORDER_TRANSPARENT}
-    cv2.warpAffine(part, indices, (x2 - x1, y2 - y1), dst=four, **options)
-    cv2.cvtColor(four, cv2.COLOR_BGRA2BGR, dst=place)
+    cv2.warpAffine(four, indices, (x2 - x1, y2 - y1), dst=painted, **options)
+    cv2.cvtColor(painted, cv2.COLOR_BGRA2BGR, dst=target)
 
 
 def _reduced(sample: Sample, matrix: np.ndarray, window: np.ndarray) -> tuple[Sample, np.ndarray, np.ndarray]:
@@ -240,19 +222,19 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
     """Augments one sample: flips, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
     If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color."""
-    mirrored = bool(rng.random() < settings.flip)
+    flipped = bool(rng.random() < settings.flip)
     affine = random_affine(rng, size, size, settings)
-    upside_down = bool(random_upside_down(rng, 1, settings)[0])
+    flipped_vertically = bool(random_vertical_flips(rng, 1, settings)[0])
     height, width = sample.image.shape[:2]
-    transform, place = fit(width, height, size, kind)
-    matrix = compose(affine, placement(transform, mirrored, upside_down))
+    transform, inner = fit(width, height, size, kind)
+    matrix = compose(affine, letterbox_matrix(transform, flipped, flipped_vertically))
     if np.array_equal(affine, np.eye(2, 3)):
         image = sample.image
-        if mirrored or upside_down:
-            image = cv2.flip(image, FLIP[mirrored, upside_down])
+        if flipped or flipped_vertically:
+            image = cv2.flip(image, FLIP[flipped, flipped_vertically])
         output, _ = letterbox(image, size, kind)
         boxes, labels = move_boxes(sample, matrix, np.array([0, 0, width, height]), size)
-        shift_colors(output[place], rng, settings.hsv)
+        shift_colors(output[inner], rng, settings.hsv)
     else:
         output = np.full((*size, 3), FILL, np.uint8)
         boxes, labels = paint(output, sample, matrix)

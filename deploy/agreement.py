@@ -96,16 +96,16 @@ def boxes_before_nms(model: DetectionModel, images: Tensor, min_score: float) ->
 
     The scores are -1 for the classes of other heads, and of a family whose scores are not known here, except for the best."""
     boxes, scores = [], []
-    for part in model.parts(model(images)):
-        of_head, best, labels = part.model.decode(part.predictions, (images.shape[2], images.shape[3]))
-        of_classes = best.new_full((*best.shape, part.num_classes), -1).scatter(2, labels[..., None], best[..., None])
-        if hasattr(part.predictions, "classes"):
-            known = class_scores(part.predictions)
+    for head in model.per_head(model(images)):
+        of_head, best, labels = head.model.decode(head.predictions, (images.shape[2], images.shape[3]))
+        of_classes = best.new_full((*best.shape, head.num_classes), -1).scatter(2, labels[..., None], best[..., None])
+        if hasattr(head.predictions, "classes"):
+            known = class_scores(head.predictions)
             if torch.allclose(known.amax(-1), best, atol=1e-5, equal_nan=True):
                 of_classes = known
         boxes.append(of_head)
-        others = model.num_classes - part.first_class - part.num_classes
-        scores.append(F.pad(of_classes, (part.first_class, others), value=-1))
+        others = model.num_classes - head.first_class - head.num_classes
+        scores.append(F.pad(of_classes, (head.first_class, others), value=-1))
     found = []
     for of_image, of_classes in zip(torch.cat(boxes, 1).double(), torch.cat(scores, 1).double(), strict=True):
         chosen = (of_classes.amax(-1) >= min_score) & of_image.isfinite().all(-1)

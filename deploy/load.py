@@ -35,6 +35,7 @@ class Loaded(NamedTuple):
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
     value_range: ValueRange | None = None  # of the 16-bit images of the training run
+    about: Mapping[str, Any] = {}  # epoch, AP and date of a checkpoint
     note: str = ""  # which file was taken, if the caller named none
 
 
@@ -136,6 +137,7 @@ def _load_checkpoint(path: Path) -> Loaded:
         thresholds=contents.get("thresholds", {}),
         measured=best > 0,
         value_range=value_range and tuple(value_range),
+        about=checkpoint.about(contents),
     )
 
 

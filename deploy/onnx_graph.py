@@ -79,10 +79,10 @@ class DetectionGraph(nn.Module):
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
         heads = []
         size = images.shape[2], images.shape[3]
-        for part in self.model.parts(self.model(images)):
-            boxes, scores, labels = part.model.decode(part.predictions, size)
-            boxes, scores, labels = self.detections(boxes, scores, labels, part.num_classes, confidence, nms_iou)
-            heads.append((boxes, scores, labels + part.first_class))
+        for head in self.model.per_head(self.model(images)):
+            boxes, scores, labels = head.model.decode(head.predictions, size)
+            boxes, scores, labels = self.detections(boxes, scores, labels, head.num_classes, confidence, nms_iou)
+            heads.append((boxes, scores, labels + head.first_class))
         boxes, scores, labels = heads[0]
         if len(heads) > 1:
             boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
@@ -122,7 +122,7 @@ class RawGraph(nn.Module):
         super().__init__()
         self.model, self.uint8_input = model, uint8_input
         with torch.no_grad():
-            heads = [part.predictions for part in model.parts(model(torch.zeros(1, 3, *image_size)))]
+            heads = [head.predictions for head in model.per_head(model(torch.zeros(1, 3, *image_size)))]
         self.shapes, self.outputs = {}, []
         for field in heads[0]._fields:
             for number, predictions in enumerate(heads):

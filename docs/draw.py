@@ -1,4 +1,4 @@
-"""Draws the pictures of all pages again.
+"""Draws the images of all pages again.
 
     python -m docs.draw                      from committed results and generated images
     python -m docs.draw bccd=BCCD raccoon=RACCOON video=VIDEO weights=yolox_nano.pth     also photographs, pages, the terminal
@@ -51,7 +51,7 @@ class Config:
     raccoon: str = ""  # folder of the data set
     video: str = ""  # one-by-one-person-detection.mp4
     weights: str = ""  # yolox_nano.pth; none: only what needs no data
-    runs: str = "runs/pictures"  # the folder of the trainings; those that are in it are not repeated
+    runs: str = "runs/images"  # the folder of the runs; a run that is there is not repeated
     only: tuple[str, ...] = ()  # files such as models.png; none: all
 
 

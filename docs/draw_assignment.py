@@ -21,10 +21,10 @@ ZOOM = 3  # pixels of the drawing per pixel of the network's input
 
 
 def circle(
-    image: np.ndarray, place: torch.Tensor, radius: torch.Tensor | float, color: tuple[int, int, int], thickness: int
+    image: np.ndarray, point: torch.Tensor, radius: torch.Tensor | float, color: tuple[int, int, int], thickness: int
 ) -> None:
-    """Draws a circle around a place in pixels of the network's input."""
-    x, y = (place * ZOOM).round().int().tolist()
+    """Draws a circle around a point in pixels of the network's input."""
+    x, y = (point * ZOOM).round().int().tolist()
     cv2.circle(image, (x, y), round(float(radius)), color, thickness, cv2.LINE_AA)
 
 

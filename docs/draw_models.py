@@ -59,14 +59,14 @@ def measured() -> dict[str, tuple[float, float]]:
 def draw_family(axes: Axes, start: str, points: dict[str, tuple[float, float]]) -> None:
     """Draws the models of a family, each with its name."""
     name, color, marker, line = FAMILIES[start]
-    places = zip(*points.values(), strict=True)
-    axes.plot(*places, color=color, marker=marker, linestyle=line, markersize=5.5, label=name, zorder=3)
-    for model, place in points.items():
+    coordinates = zip(*points.values(), strict=True)
+    axes.plot(*coordinates, color=color, marker=marker, linestyle=line, markersize=5.5, label=name, zorder=3)
+    for model, point in points.items():
         x, y, side = PLACES.get(model, BELOW)
         text = model.removeprefix("Ultralytics ").removesuffix(" 640")
         text = text if start == "picodet" else text.removesuffix(" 416")
         style = {"fontsize": 8.5, "color": color, "bbox": {"fc": "white", "ec": "none", "pad": 0.3}}
-        axes.annotate(text, place, (x, y), textcoords="offset points", ha=side, **style)
+        axes.annotate(text, point, (x, y), textcoords="offset points", ha=side, **style)
 
 
 def description(found: dict[str, tuple[float, float]]) -> str:
@@ -80,7 +80,7 @@ def main(output: Path) -> None:
     figure = Figure((8.2, 5.2), layout="constrained")
     axes = figure.subplots()
     for start in FAMILIES:
-        draw_family(axes, start, {name: place for name, place in found.items() if name.startswith(start)})
+        draw_family(axes, start, {name: point for name, point in found.items() if name.startswith(start)})
     ticks = (10, 20, 50, 100, 200, 500, 1000, 2000)
     axes.set(xscale="log", xlim=(7, 4000), ylim=(24, 57), xlabel="milliseconds per image, one CPU thread")
     axes.set_xticks(ticks, map(str, ticks))

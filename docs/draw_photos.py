@@ -32,8 +32,8 @@ def draw_large(result: Result, colors: list[Color]) -> np.ndarray:
     smooth = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     image = cv2.resize(result.image, None, fx=scale, fy=scale, interpolation=smooth)
     order = np.argsort(result.scores, kind="stable").tolist()
-    texts = [f"{result.names[place]} {result.scores[place]:.2f}" for place in order]
-    return draw_labeled(image, scale * result.boxes[order], texts, [colors[place] for place in order], 3, TEXT)
+    texts = [f"{result.names[index]} {result.scores[index]:.2f}" for index in order]
+    return draw_labeled(image, scale * result.boxes[order], texts, [colors[index] for index in order], 3, TEXT)
 
 
 def titled(image: np.ndarray, title: str) -> np.ndarray:
@@ -118,6 +118,6 @@ def write_gif(output: Path, images: list[np.ndarray], found: list[list[dict]]) -
         texts = [f"#{row['track_id']} {row['class']} {row['score']:.2f}" for row in rows]
         drawn.append(draw_labeled(small, boxes, texts, [color_of(row["track_id"]) for row in rows]))
     palette = Image.fromarray(np.vstack(drawn[::6])[..., ::-1]).quantize(COLORS)
-    pictures = [Image.fromarray(image[..., ::-1]) for image in drawn]
-    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
+    drawn_frames = [Image.fromarray(image[..., ::-1]) for image in drawn]
+    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in drawn_frames)
     first.save(output, save_all=True, append_images=others, duration=200, loop=0, disposal=1)

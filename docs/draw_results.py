@@ -41,14 +41,14 @@ def images_per_second(trainer: str) -> float:
 
 def draw_bars(axes: Axes, bars: list[Bar], shift: float, color: str, name: str) -> None:
     """Bars of the means with their values above, and lines of one standard deviation if there are several seeds."""
-    places = [number + shift for number in range(len(bars))]
+    positions = [number + shift for number in range(len(bars))]
     means = [statistics.mean(values) for _, values in bars]
     spread = [statistics.stdev(values) if len(values) > 1 else 0 for _, values in bars]
-    axes.bar(places, means, 0.38, color=color, label=name)
-    axes.errorbar(places, means, spread, fmt="none", ecolor=INK, elinewidth=1)
-    for place, mean, deviation in zip(places, means, spread, strict=True):
+    axes.bar(positions, means, 0.38, color=color, label=name)
+    axes.errorbar(positions, means, spread, fmt="none", ecolor=INK, elinewidth=1)
+    for position, mean, deviation in zip(positions, means, spread, strict=True):
         text = f"{100 * mean:.1f}" if mean < 1 else f"{mean:.0f}"
-        axes.annotate(text, (place, mean + deviation), (0, 2), textcoords="offset points", ha="center", fontsize=9)
+        axes.annotate(text, (position, mean + deviation), (0, 2), textcoords="offset points", ha="center", fontsize=9)
     axes.set_xticks(range(len(bars)), [label for label, _ in bars], fontsize=9)
 
 

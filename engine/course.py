@@ -62,7 +62,9 @@ class Course:
             images, epochs, cfg.freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate
         )
         self._lengths = cfg.warmup_epochs, cfg.no_aug_epochs  # None: the usual ones of the chosen number of epochs
-        self.no_aug_from = torch.tensor(epochs).share_memory_()  # an epoch, which the loader's workers read
+        self.no_aug_from = torch.tensor(epochs)  # an epoch, which the loader's workers read
+        if cfg.workers:
+            self.no_aug_from.share_memory_()
         self.time_text = ""  # a line to log about the number of epochs that hours= has chosen
         self._begin(epochs)
 

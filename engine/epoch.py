@@ -37,7 +37,7 @@ class NonFiniteLoss(RuntimeError):
         paths = [annotations.path(i) for i in self.ids]
         return (
             f"{self}; training stops, last.pt and best.pt stay as they were. The {len(paths)} images of these steps, the last "
-            f"first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
+            f"first: {', '.join(paths[:64])}. Start a new run with a lower learning_rate, or amp=bf16"
         )
 
 
@@ -87,11 +87,6 @@ class Meter:
     def mean(self) -> dict[str, float]:
         """Returns the mean of each loss over batches and processes up to the last reduction; NaN if no batch was finite."""
         return {name: total / count if count else float("nan") for name, (total, count) in self.sums.items()}
-
-    @property
-    def batch_seconds(self) -> float:
-        """The mean seconds of a batch up to the last reduction; 0 before the first one."""
-        return self.seconds / max(self.batches, 1)
 
     def state_dict(self) -> dict:
         """Returns Python numbers, which are the same in all processes."""
@@ -158,10 +153,7 @@ def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[s
 
 
 def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: float = 0.0, gpu_bytes: int = 0) -> str:
-    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights.
-
-    P and R are the means over the classes of precision and recall at the best F1 of each class.
-    """
+    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights."""
     parts = [f"epoch {row['epoch']:3}/{epochs}"]
     if row["epoch"]:
         parts.append(f"loss {row['loss']:.3f}")

@@ -107,7 +107,7 @@ def validate(
     if ranks.is_main:
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
-        run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
+        run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]))
     return evaluation_row(metrics, updater.ema.model.first_class)
 
 

@@ -1,5 +1,6 @@
 """The evaluation of best.pt at the end of a run: the table of classes, and report.html with the mistakes."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
@@ -7,13 +8,14 @@ from typing import Any
 
 from datasets.loader import Loader
 from engine.evaluation import evaluate
-from engine.run_store import upload_folder
+from engine.run_folder import log_text
+from engine.state import State
 from metrics.coco import EVALUATOR
 from nets import DetectionModel
 from report.analysis import unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import checkpoint, outputs
-from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
+from utils.remote import is_address
 from utils.remote_cache import shown
 from utils.text import aligned, amount, in_points, metric
 
@@ -34,10 +36,16 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     if not ranks.on_main(path.exists):
         return [f"report      none: {path} is missing"]
     if len(data) > MAX_IMAGES:
-        why = amount(len(data), "validation image")
-        return [f"report      python evaluate.py checkpoint={quote(str(path))}   # not done here: {why}"]
+        val = ranks.on_main(lambda: checkpoint.read(path, on_disk=True)["config"]["val"])
+        words = f"checkpoint={quote(str(path))}"
+        if is_address(val):  # which evaluate.py does not take from a checkpoint
+            words += f" data={quote(val)}"
+        return [f"report      python evaluate.py {words}   # not done here: {amount(len(data), 'validation image')}"]
+    about = {}
     if ranks.is_main:
-        model.load_state_dict(checkpoint.load(path)["model"])
+        contents = checkpoint.load(path)
+        model.load_state_dict(contents["model"])
+        about = checkpoint.about(contents)
     ranks.broadcast_model(model)
     metrics = evaluate(model, loader, ranks, **LIMITS)
     if not ranks.is_main:
@@ -45,21 +53,39 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     detections = metrics.pop("detections")
     lines = class_table(metrics["per_class"], dict(zip(data.classes, data.images_per_class().tolist(), strict=True)))
     lines += old_and_new(metrics["per_class"], model.first_class)
-    settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data)}
+    settings = {"checkpoint": shown(str(path)), "data": data.source, "images": len(data), **about}
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS}
     if unlabeled := unlabeled_classes(data, model.added_counts):
         settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": EVALUATOR, "settings": settings}
-    with warn_if_disk_fails():
+    try:
         there = folder / "evaluation"
         outputs.open_evaluation(there)
         write_results(there, data, detections, results)
         write_report(there, data, detections, results, CONFIDENCE)
-        upload_folder(there)
         if unlabeled:
             lines.append(f"unlabeled   {unlabeled_note(unlabeled)}")
         lines.append(f"report      {there / 'report.html'}")
+    except OSError as error:
+        lines.append(f"report      none: {error}; make room, and resume the run, which writes it")
     return lines
+
+
+def is_complete(folder: Path, state: State, report: bool) -> bool:
+    """Returns whether log.csv, best.pt and, if there should be one, the `report` belong to the last.pt of a finished run.
+
+    A run that was stopped after its last save lacks some of them, or has those of an earlier end."""
+    try:
+        has_log = (folder / "log.csv").read_bytes() == log_text(state.rows)
+        if state.best_epoch is None or not has_log:
+            return has_log
+        best = checkpoint.read(folder / "best.pt", on_disk=True)
+        if not report or best["epoch"] != state.best_epoch:
+            return best["epoch"] == state.best_epoch
+        settings = json.loads((folder / "evaluation" / "metrics.json").read_bytes())["settings"]
+        return checkpoint.about(best).items() <= settings.items() and (folder / "evaluation" / "report.html").exists()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # missing or damaged
+        return False
 
 
 def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) -> list[str]:

@@ -8,16 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from utils.processes import Ranks
 from utils.start import install_line
 from utils.threads import shared_memory
-
-
-def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
-    """Yields warnings about unused GPUs and too little shared memory."""
-    yield from gpu_advice(sys.argv, ranks.all_gpus)
-    yield from shared_memory_warning(workers, batch_size, image_size)
 
 
 def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
@@ -33,6 +27,19 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
             yield f"{count} GPUs in one process (DataParallel): {start} is faster."
         else:
             yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
+
+
+def disk_warning(folder: Path, model: nn.Module) -> Iterator[str]:
+    """Yields a warning if the disk of the run folders has no room for the checkpoints of a run.
+
+    last.pt holds the weights, their moving average and two moments of the optimizer, and is written next to the one before.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    needed = (2 * 4 + 1) * sum(tensor.nbytes for tensor in model.state_dict().values())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        fix = "make room, or name a folder on another disk in output="
+        yield f"{there} has {free / 1e6:,.0f} MB free, and the checkpoints of this run need {needed / 1e6:,.0f} MB: {fix}"
 
 
 def has_nvidia_driver() -> bool:

@@ -49,8 +49,15 @@ class StepMemory:
         return f"memory     {self.thawed_bytes / 2**30:.1f} GiB for a thawed step" if self.thawed_bytes else ""
 
     def advice(self, frozen: bool = False) -> str:
-        """Returns what to change if a step of the frozen or of the thawed phase does not fit."""
-        return less_memory(self.batch_sizes, self.accumulate, frozen)
+        """Returns which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
+        name, other = SIZES if frozen else SIZES[::-1]
+        size = self.batch_sizes[name]
+        if size == 1:
+            return f"{name} is 1 already: lower image_size, or choose a smaller model"
+        return (
+            f"lower {name}={size} to {size // 2}; to keep the images per optimizer step, also set "
+            f"accumulate={2 * self.accumulate} (and {other}={max(1, self.batch_sizes[other] // 2)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -140,14 +147,3 @@ def choose_batch_sizes(
 def reserved_bytes(device: torch.device) -> int:
     """Returns the bytes of this GPU that PyTorch holds, in use or cached; 0 for other devices."""
     return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
-
-
-def less_memory(sizes: Mapping[str, int], accumulate: int, frozen: bool = False) -> str:
-    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
-    name, other = SIZES if frozen else SIZES[::-1]
-    if sizes[name] == 1:
-        return f"{name} is 1 already: lower image_size, or choose a smaller model"
-    return (
-        f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
-        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
-    )

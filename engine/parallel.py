@@ -4,7 +4,7 @@ import gc
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from datasets.loader import SIZE_STEP
 from utils.config import ConfigError
 from utils.ignore_regions import IgnoreRegions
 from utils.processes import Ranks
@@ -140,40 +139,6 @@ def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Mo
     name = next(name for name in names if name in inspect.signature(ddp).parameters)
     options: dict[str, Any] = {name: False}
     return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **options)
-
-
-def require_statistics(
-    batch_sizes: Mapping[str, int],
-    image_size: tuple[int, int],
-    ranks: Ranks,
-    sync_bn: bool,
-    coarsest: int = SIZE_STEP,
-) -> None:
-    """Raises ConfigError if a batch norm gets a single value in a step: it has no variance, and PyTorch refuses it.
-
-    `batch_sizes`: images per step by the name of the constant; an automatic size, 0, may become 1. All batches of an epoch
-    are whole, and multi-scale training leaves two values of the coarsest map if `image_size` has them. `coarsest`: the
-    largest stride of the model."""
-    values = math.prod(-(-side // coarsest) for side in image_size)
-    shards = torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
-    if sync_bn and not ranks.all_gpus:
-        shards = 1
-    for name, size in batch_sizes.items():
-        if values * fewest_images(max(size, 1), ranks, sync_bn) < 2:
-            size_text = f"image_size={image_size[0]},{image_size[1]} {name}={size}"
-            side = coarsest + SIZE_STEP
-            fix = f"write {name}={2 * shards} or image_size={side},{side}"
-            raise ConfigError(f"{size_text}: a batch norm needs two values, and a GPU or process would have one: {fix}")
-
-
-def fewest_images(batch_size: int, ranks: Ranks, sync_bn: bool) -> int:
-    """Returns the fewest images of a step whose statistics a batch norm computes together."""
-    if ranks.all_gpus:  # nn.DataParallel fills all shards but the last one
-        full = -(-batch_size // torch.cuda.device_count())
-        return batch_size - full * ((batch_size - 1) // full)
-    if ranks.world_size > 1 and not sync_bn:  # a rank without an image has no statistics
-        return max(batch_size // ranks.world_size, 1)
-    return batch_size
 
 
 class Graphed(nn.Module):

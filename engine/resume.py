@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,18 +29,6 @@ class Found(NamedTuple):
     last: dict[str, Any] | None = None  # the contents of last.pt; None also if nothing was saved yet
 
 
-class Progress(NamedTuple):
-    """How far a run is: its folder, and what its last.pt holds."""
-
-    folder: Path | None  # None: there is no run to resume
-    epochs: int = -1  # done; -1 without last.pt
-    batches: int = -1  # done in the current epoch
-
-    def __str__(self) -> str:
-        name = self.folder.name if self.folder else "none"
-        return f"{name} after epoch {self.epochs} and {self.batches} batches"
-
-
 def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
     """Finds the run to resume, and reads its last.pt once in each process.
 
@@ -47,30 +36,30 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
     """
     last: dict[str, Any] | None = None
 
-    def look() -> Progress:
+    def look() -> tuple[Path | None, str]:
         nonlocal last
         folder = run_to_resume(resume, output, name)
         if folder is None or not (folder / "last.pt").exists():
-            return Progress(folder)
+            return folder, f"{folder.name} without last.pt" if folder else "none"
         last = checkpoint.load(folder / "last.pt", "resuming")
         with fitting(folder / "last.pt"):
-            return Progress(folder, State(**last["resume"]["state"]).epoch, last["resume"]["meter"]["batches"])
+            epoch, batches = State(**last["resume"]["state"]).epoch, last["resume"]["meter"]["batches"]
+        return folder, f"{folder.name} after epoch {epoch} and {batches} batches"
 
     for pause in PAUSES:
         time.sleep(pause)
-        progress = ranks.once_per_node(look)
-        states = ranks.gather(str(progress))
+        folder, progress = ranks.once_per_node(look)
+        states = ranks.gather(progress)
         if len(set(states)) == 1:
             break
     else:
         raise ConfigError(f"the nodes find different states of a run ({', '.join(states)}): {COMMON}")
-    folder = progress.folder
     if folder is None:
         if isinstance(resume, str):
             refuse_missing(resume, output)
         if resume:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
-    elif progress.epochs >= 0 and last is None:  # another process of this node has read it
+    elif last is None and (folder / "last.pt").exists():  # another process of this node has read it
         last = checkpoint.load(folder / "last.pt", "resuming")
     return Found(folder, last)
 
@@ -133,8 +122,12 @@ def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
     return f"To continue{nodes}:\n{command_line(script, [f'resume={shown(str(folder))}'])}"
 
 
-def with_resume(argv: Sequence[str]) -> list[str]:
-    """Returns the words of a command that starts a run again, or resumes what it has saved."""
-    if any(word.startswith("resume=") for word in argv):
-        return list(argv)
-    return [*argv, "resume=true"]
+@contextmanager
+def noting(how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Adds how to continue to the errors of a stopped or broken run, which `run_script` prints."""
+    try:
+        yield
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if note := how_to_continue():
+            error.add_note(note)
+        raise

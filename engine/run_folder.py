@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Run:
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows)
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self._drawn_rows = 0  # rows of the log in the curves
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
         # The first epoch of this start: events of an earlier start after its last save are hidden.
@@ -89,35 +90,31 @@ class Run:
         with files.warn_if_disk_fails():
             _write_json(self.folder / "config.json", self.config)
 
-    def log(self, row: Mapping[str, Any]) -> None:
+    def log(self, row: Mapping[str, Any], is_last: bool = False) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
         self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})
         self._write_log()
-        if time.monotonic() - self.drawn > CURVES_EVERY:
+        if is_last or time.monotonic() - self.drawn > CURVES_EVERY:
             self.curves()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
 
-        def write(writer: Any) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
+
+        with files.warn_if_disk_fails():  # after an error of the disk, the next call begins a new file
+            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
+            self._hides_from = None
             for tag, value in values.items():
                 writer.add_scalar(tag, value, step)
+            writer.flush()  # raises the error of the thread that writes
+            self._writer = writer
 
-        self._to_tensorboard(write)
-
-    def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
+    def image(self, name: str, image: np.ndarray) -> None:
+        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg."""
         jpeg = cv2.imencode(".jpg", image)[1].tobytes()
-        with files.warn_if_disk_fails():
-            (self.folder / f"{name}.jpg").write_bytes(jpeg + files.DRAWN_MARK)
-        encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
-
-        def write(writer: Any) -> None:  # not add_image, which would write a large PNG
-            from tensorboard.compat.proto.summary_pb2 import Summary  # loads TensorBoard
-
-            writer.file_writer.add_summary(Summary(value=[{"tag": name, "image": encoded}]), step)
-
-        self._to_tensorboard(write)
+        with files.warn_if_disk_fails(), files.atomic_write(self.folder / f"{name}.jpg") as file:
+            file.write(jpeg + files.DRAWN_MARK)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -127,17 +124,18 @@ class Run:
 
     def curves(self) -> None:
         """Draws curves.png from the log."""
-        from report import plots  # loads matplotlib
-
         self.drawn = time.monotonic()
         with files.warn_if_disk_fails():
+            from report import plots  # loads matplotlib, which needs a folder that it can write to
+
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
+            self._drawn_rows = len(self.rows)
 
     def close(self) -> None:
         """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
         failed = sys.exc_info()[0] is not None
         try:
-            if self.rows:
+            if len(self.rows) > self._drawn_rows:
                 self.curves()
         except Exception:
             if not failed:  # otherwise the first error counts; it may have interrupted the import of Matplotlib
@@ -152,38 +150,17 @@ class Run:
             print(f"WARNING: {problem}")
 
     def _write_log(self) -> None:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns_of(self.rows), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
         with files.atomic_write(self.folder / "log.csv") as file:
-            file.write(text.getvalue().encode("utf-8"))
-
-    def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
-        """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
-        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
-
-        with files.warn_if_disk_fails():
-            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
-            self._hides_from = None
-            write(writer)
-            writer.flush()  # raises the error of the thread that writes
-            self._writer = writer
+            file.write(log_text(self.rows))
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the columns of log.csv, in the same order whether or not the first row has an evaluation.
-
-    A column that a row adds stands after the column before it in that row.
-    """
-    columns = ["epoch"]
-    for row in rows:
-        place = 0
-        for name in row:
-            if name not in columns:
-                columns.insert(place, name)
-            place = columns.index(name) + 1
-    return columns
+def log_text(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Returns the contents of log.csv."""
+    text, columns = io.StringIO(newline=""), dict.fromkeys(name for row in ({"epoch": 0}, *rows) for name in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:

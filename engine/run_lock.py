@@ -16,13 +16,11 @@ class RunInUse(ValueError):
 
 
 def lock(folder: Path) -> BinaryIO:
-    """Locks a run folder, and returns the open file that holds the lock. The system frees it when this process ends.
+    """Locks a run folder, and returns the open file that holds the lock. Raises RunInUse if another process keeps it.
 
     A record lock works on network disks too, and unlike flock (and the package filelock), processes that load images do not
-    inherit it. Closing any file object of that file would free it. Raises RunInUse if another process keeps the lock.
-
-    After a network cut, a process of an earlier start of this torchrun job may still hold the lock. This process replaces it
-    and takes the folder; the other one finds this start in environment.json before its next save, and ends.
+    inherit it. After a network cut, a process of an earlier start of this torchrun job may still hold it. This process replaces
+    it and takes the folder; the other one finds this start in environment.json before its next save, and ends.
     """
     file = open(folder / "lock", "ab")
     end = time.monotonic() + (RESTART_PATIENCE if run_id() else LOCK_PATIENCE)

@@ -20,13 +20,12 @@ from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
 from utils.files import files_under
-from utils.remote import WARN_AFTER, FetchError, is_address, is_storage, path_of
+from utils.remote import FetchError, is_address, is_storage, path_of
 from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
-END = 45.0  # seconds for the last uploads of a run
+END = 55.0  # seconds for the last uploads of a run: a bucket may hold its end for a minute
 FETCH = 900.0  # seconds for the uploads of a start, which other nodes wait for
-REPORT = 15.0  # seconds for its report: together with END a minute, for which a bucket may hold the end of a run
 LAST = "last.pt"
 LINK = ".last.pt.upload"  # a hard link to the last.pt that is being uploaded
 CLAIM = "environment.json"  # the first object of a run in a bucket: who writes it has the number of the run
@@ -78,17 +77,18 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
     if run is None:
         return
     files = {name.partition("/")[2]: entry for name, entry in listed.items() if name.startswith(f"{run.name}/")}
-    needed = [name for name in files if "/" not in name and not name.startswith(("epoch_", "."))]
     with FileLock(root / f".{run.name}.lock"), closing(lock(run)):
         if remote.is_current(run / LAST, files.get(LAST)):
             return
         fetched = run / ".fetch"
-        remote.download(str(output), {fetched / name: files[name] for name in needed})
+        needed = {name: entry for name, entry in files.items() if not name.startswith(("epoch_", "."))}
+        remote.download(str(output), {fetched / name: entry for name, entry in needed.items()})
         if not files or _steps(run / LAST) > _steps(fetched / LAST):
             if problem := Uploads(run).close(FETCH):
                 raise FetchError(problem)
         else:
             for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
+                (run / name).parent.mkdir(exist_ok=True)
                 os.replace(fetched / name, run / name)
         shutil.rmtree(fetched, ignore_errors=True)
 
@@ -104,7 +104,7 @@ def _steps(path: Path) -> int:
 class Uploads:
     """Uploads the files of a run folder that have changed, by a thread, if the folder is in the cache for a bucket.
 
-    The training never waits for the bucket, except in `close`."""
+    The training never waits for the bucket, except in `close`. Nothing is uploaded over a start on another computer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, address_of_run(folder)
@@ -130,7 +130,7 @@ class Uploads:
             self.problem = f"{self.address}: the last uploads took more than {seconds:g} s"
         if not self.problem:
             return ""
-        fix = f"copy that folder to {self.address} when it can be reached again, or start again with resume=true"
+        fix = f"start again with resume=true, or copy that folder to {self.address}"
         return f"{self.problem}\nthe last files were not uploaded, but all are in {self.folder}: {fix}"
 
     def _work(self) -> None:
@@ -139,24 +139,22 @@ class Uploads:
             self._due.wait(AGAIN if self.problem else None)
             self._due.clear()
             is_last = self._ending
-            slow = threading.Timer(WARN_AFTER, self._warn, [f"{self.address}: an upload takes over {WARN_AFTER} s"])
-            slow.daemon = True
-            slow.start()
             try:
                 self._upload()
                 self.problem = ""
             except (FetchError, OSError) as error:
                 if not self.problem:
-                    self._warn(str(error))
+                    print(
+                        f"WARNING: {error}\nWARNING: training continues; {self.folder} has all files, to upload later"
+                    )
                 self.problem = str(error)
-            finally:
-                slow.cancel()
-
-    def _warn(self, text: str) -> None:
-        print(f"WARNING: {text}\nWARNING: training continues; {self.folder} has all files, which are uploaded later")
 
     def _upload(self) -> None:
-        """Uploads what has changed, and last the last.pt of the beginning: what it refers to is then there."""
+        """Uploads what has changed: first what names this start, last the last.pt of the beginning, which refers to the rest."""
+        if CLAIM in self.done and remote.read(f"{self.address}/{CLAIM}") != (self.folder / CLAIM).read_bytes():
+            raise FetchError(
+                f"{self.address}: another start has resumed this run, which uploads now: end one of the two"
+            )
         link = self.folder / LINK  # stays this version when a save replaces last.pt
         link.unlink(missing_ok=True)
         if (self.folder / LAST).exists():
@@ -164,7 +162,7 @@ class Uploads:
                 os.link(self.folder / LAST, link)
             except OSError:  # a disk without links
                 shutil.copy2(self.folder / LAST, link)
-        for name in files_under(self.folder):
+        for name in sorted(files_under(self.folder), key=lambda name: name != CLAIM):
             if name not in (LAST, "lock") and not name.endswith(".tmp"):
                 self._one(name, self.folder / name)
         self._one(LAST, link)
@@ -178,9 +176,3 @@ class Uploads:
             if self.done.get(name) != stamp:
                 remote.upload(path, f"{self.address}/{name}")
                 self.done[name] = stamp
-
-
-def upload_folder(folder: Path) -> None:
-    """Uploads what was written into a run folder after its run was closed, such as the report; an error is printed."""
-    if problem := Uploads(folder).close(REPORT):
-        print(f"WARNING: {problem}")

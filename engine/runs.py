@@ -107,7 +107,8 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
         return run / "best.pt"
     if run := run_of(output, name):
         last = run / "last.pt"
-        raise ConfigError(f"{option}{name}: {run} has no best.pt: resume it, or write {option}{last}")
+        fix = f"resume it, or write {option}{last}" if last.exists() else "it ended before its first save"
+        raise ConfigError(f"{option}{name}: {run} has no best.pt: {fix}")
     return None
 
 

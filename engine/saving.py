@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, cast
 
 from engine.course import Course
@@ -14,6 +15,7 @@ from engine.origin import Origin
 from engine.run_folder import Run, tensorboard_scalars
 from engine.state import State
 from utils import checkpoint
+from utils.file_checks import CheckpointError
 from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks
 from utils.signals import StopSignal
@@ -22,9 +24,9 @@ from utils.signals import StopSignal
 class Saver:
     """The owner of what is saved, and when. All ranks call it.
 
-    The order (log, best.pt, last.pt) makes a kill at any moment harmless. A file that cannot be written, for example because
-    the disk is full, never stops the others from being written: it is reported and tried again at every later save. If it
-    is still missing at the last save of a run, that is an error.
+    The order (log, at the end curves, best.pt, last.pt) makes a kill at any moment harmless. A file that cannot be written, for
+    example because the disk is full, never stops the others from being written: it is reported and tried again at every later
+    save. If it is still missing at the last save of a run, that is an error.
 
     `cfg`: the constants of train.py; `run`: None in ranks that write nothing; `data`: annotations of training and validation;
     `on_row`: called with each row of the log.
@@ -46,15 +48,26 @@ class Saver:
         self.updater, self.course = cast(Updater, origin.owners["updater"]), cast(Course, origin.owners["course"])
         self.pending: dict[str, dict] = {}  # checkpoints, by file name, that could not be written yet
 
-    def begin(self, state: State, initial_row: dict[str, Any]) -> State:
+    def begin(self, state: State, meter: Meter, initial_row: dict[str, Any]) -> State:
         """Saves what is known before the first step: the evaluation of initial weights, so that best.pt holds them until training
-        beats them; or with hours= the number of epochs, before a step depends on it."""
+        beats them; with hours= the number of epochs, before a step depends on it; and a best.pt that the run to resume lacks."""
+        lacks_best = self.ranks.on_main(lambda: self._lacks_best(state))
         if initial_row:
             state = self.finish(state, initial_row)
+        elif lacks_best and state.best_epoch == state.epoch and not meter.batches:  # these are its weights
+            self._save(state, meter, False, names=["best.pt"])
         elif self.course.budget.limit:
-            self.within_epoch(state, Meter())
+            self.within_epoch(state, meter)
+        elif lacks_best:
+            self.ranks.log(
+                f"WARNING: best.pt is not that of epoch {state.best_epoch}, the best: a better epoch replaces it"
+            )
         self.course.budget.begin_epochs()
         return state
+
+    def _lacks_best(self, state: State) -> bool:
+        """Whether best.pt is missing, or of another epoch than the best: the run was stopped before it could be written."""
+        return self.run is not None and state.best_epoch is not None and not has_best(self.run.folder, state)
 
     def follow(self, course: Course) -> None:
         """Changes the constants and the marks of the curves to those of a course with another number of epochs."""
@@ -108,21 +121,21 @@ class Saver:
         """
         self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        errors = self._write(self.run, state, meter, row, names) if self.run else []
+        errors = self._write(self.run, state, meter, last, row, names) if self.run else []
         self.ranks.gather(None)
         self.stop.saving = last
         if last and errors:
             raise errors[-1]
 
     def _write(
-        self, run: Run, state: State, meter: Meter, row: Mapping | None, names: Sequence[str]
+        self, run: Run, state: State, meter: Meter, last: bool, row: Mapping | None, names: Sequence[str]
     ) -> list[Exception]:
         """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
         run.require_own()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
-                run.log(row)
+                run.log(row, last)
             run.scalars(tensorboard_scalars(row), state.epoch)
         contents = self._contents(run, state)
         self.pending |= dict.fromkeys(names, contents)
@@ -145,8 +158,17 @@ class Saver:
             "classes": list(data.classes),
             "epoch": state.epoch,
             "step": self.updater.step_number,
+            "date": time.strftime("%Y-%m-%d %H:%M:%S"),
             "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
             "thresholds": {**self.frozen_thresholds, **state.thresholds},
             "value_range": data.value_range,
             "model": self.updater.ema.model.state_dict(),
         }
+
+
+def has_best(folder: Path, state: State) -> bool:
+    """Returns whether the best.pt of a run is that of its best epoch."""
+    try:
+        return checkpoint.read(folder / "best.pt", on_disk=True)["epoch"] == state.best_epoch
+    except (CheckpointError, LookupError):
+        return False

@@ -1,5 +1,6 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -10,15 +11,16 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.box_sizes import advice, sides_at
-from datasets.flips import mirrored_classes
+from datasets.flips import flip_sensitive_classes
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
 from datasets.store import Annotations
 from engine.course import Course
 from engine.evaluation import MAX_DETECTIONS, Initial
-from engine.hardware import hardware_warnings
+from engine.hardware import disk_warning, gpu_advice, shared_memory_warning
 from engine.optimizer import Updater
 from engine.rates import Rates
+from engine.run_store import run_root
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from nets import DetectionModel
@@ -60,7 +62,9 @@ def run_summary(
     warnings = [
         *schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights),
         *data_warnings(train, val, cfg.repeat_rare, label),
-        *hardware_warnings(cfg.workers, images, cfg.image_size, ranks),
+        *gpu_advice(sys.argv, ranks.all_gpus),
+        *shared_memory_warning(cfg.workers, images, cfg.image_size),
+        *disk_warning(run_root(cfg.output), model),
     ]
     yield from (f"WARNING: {warning}" for warning in warnings)
 
@@ -117,8 +121,9 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
         lines.append("training did not improve the initial weights, which best.pt holds")
     lines.append(f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections)")
     lines.append(f"all runs    tensorboard --logdir {quote(output)}")
-    if state.best_epoch is not None:
-        weights = f"checkpoint={quote(str(folder / 'best.pt'))}"
+    best = next((folder / name for name in ("best.pt", "last.pt") if (folder / name).exists()), None)
+    if best:
+        weights = f"checkpoint={quote(str(best))}"
         data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
         lines.append(f"predict     python predict.py {weights} source=IMAGES")
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
@@ -210,7 +215,7 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
 
 def flip_note(written: float | None, classes: Sequence[str]) -> str:
     """Returns a line about flip= if a flip turns objects of a class into those of another; `written`: the constant."""
-    mirrored = mirrored_classes(classes)
+    mirrored = flip_sensitive_classes(classes)
     if not mirrored or written == 0:
         return ""
     why = f"a horizontal flip makes another class of {' and '.join(map(repr, mirrored))}"

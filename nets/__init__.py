@@ -1,8 +1,11 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import partial
+from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -25,7 +28,7 @@ from nets.families import (  # noqa: F401  the interface of this package
     official_size,
     sgd_defaults,
 )
-from nets.matching import load_matching
+from nets.loading import load_compatible
 from nets.model import DetectionModel
 from nets.weights import Weights, class_rows, fetch, read
 from utils import checkpoint
@@ -116,15 +119,35 @@ def build_pretrained(
             with fitting(path):
                 model = build(name, len(classes), file.state)
                 state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
-                log(load_matching(model, state, fresh).require(backbone=0.8).text())
+                log(load_compatible(model, state, fresh).require(backbone=0.8).text())
             shared = pretrained.shared_classes(file.classes or (), classes)
             pretraining = Pretraining(len(shared) / len(classes), file.official)
-            if new := [other for label, other in enumerate(classes) if label not in shared]:
-                log(f"new classes, freshly initialized: {', '.join(first_of(new, 5))}")
+            log_class_changes(file, classes, shared, log)
         return pretraining, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     pretraining, shapes = ranks.on_main(load)
     return model or build(name, len(classes), shapes), pretraining
+
+
+def log_class_changes(
+    file: Weights, classes: Sequence[str], shared: Mapping[int, int], log: Callable[[str], None]
+) -> None:
+    """Logs which classes of a run are not in the weights, and which ones of a checkpoint of this program the run does not have.
+
+    `shared`: index in `classes` -> index in the classes of the weights.
+    """
+    new = [name for label, name in enumerate(classes) if label not in shared]
+    if new:
+        log(f"new classes, freshly initialized: {', '.join(first_of(new, 5))}")
+    dropped = [name for label, name in enumerate(file.classes or ()) if label not in shared.values()]
+    if file.official or not dropped:
+        return
+    hint = ""
+    if new:
+        pairs = product(new[:20], dropped[:20])
+        name, old = max(pairs, key=lambda pair: SequenceMatcher(None, pair[0].casefold(), pair[1].casefold()).ratio())
+        hint = f"; if {name} is {old} under a new name, {quote(f'merge={name}:{old}')} keeps what it learned"
+    log(f"classes of the weights that the data do not have, dropped: {', '.join(first_of(dropped, 5))}{hint}")
 
 
 def trained_model(
@@ -175,10 +198,7 @@ def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedMod
     old_classes = len(file.classes or ())
     with fitting(path):
         model = build(name, old_classes, file.state)
-        parts = {"backbone": 1.0, "neck": 1.0, "head": 1.0}
-        if isinstance(model, ExtendedModel):
-            parts["added"] = 1.0
-        load_matching(model, file.state).require(**parts)
+        load_compatible(model, file.state).require(**dict.fromkeys(dict(model.named_children()), 1.0))
     count = num_classes - old_classes
     return extended(model, build_plain(name, count, file.state))
 
@@ -212,13 +232,14 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
     if not known and len(wanted) != rows:
         raise ValueError(
-            f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are among those of the weights"
+            f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are among those of the weights. "
+            "To detect some classes, write only=NAME"
         )
     network = build(model, len(wanted), file.state)
     network.clips = False
     with fitting(path):
         state, _ = pretrained.adapt_classes(file.state, names if known else None, wanted, network)
-        load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+        load_compatible(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network, wanted
 
 
@@ -236,4 +257,4 @@ def require_all(name: str, path: Path) -> None:
     """Raises ValueError unless a file has all tensors of the model `name`, with finite values."""
     state = read_weights(path, name).state
     model = build(name, _rows_of(path, name, state), state)
-    load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
+    load_compatible(model, state).require(backbone=1.0, neck=1.0, head=1.0)

@@ -158,7 +158,7 @@ def task_aligned(
     alignment = (class score)^.5 * CIoU^6, with CIoU clamped at 0, as in YOLOv8 and YOLOv9, or the `rule` of another family.
     A box takes the ten (`rule.max_points`) anchor points of highest alignment among those inside it. An anchor point that several
     boxes take is matched with the box of highest overlap; see `_every_box` for YOLOv9.
-    For a box, alignments that differ by less than TIE of their value are ordered by the places of the anchor points.
+    For a box, alignments that differ by less than TIE of their value are ordered by the positions of the anchor points.
     The score of an anchor point is alignment / (highest alignment of its box) * (highest overlap of its box), where "highest"
     goes over the anchor points matched with the box.
     """

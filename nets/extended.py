@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from nets.model import DetectionHead, DetectionModel, Part
+from nets.model import DetectionHead, DetectionModel, HeadPredictions
 from utils.file_checks import MAX_ADDED, CheckpointError
 from utils.ignore_regions import IgnoreRegions
 
@@ -86,13 +86,13 @@ class ExtendedModel(DetectionModel):
         heads = (self.head, *(branch.head for branch in self.branches))
         return tuple(head.flatten(levels[i : i + count]) for head, i in zip(heads, starts, strict=True))
 
-    def parts(self, predictions: tuple) -> list[Part]:
+    def per_head(self, predictions: tuple) -> list[HeadPredictions]:
         """Divides raw predictions among the heads of the model."""
-        parts, first = [], 0
+        heads, first = [], 0
         for one, count in zip(predictions, (self.base.num_classes, *self.added_counts), strict=True):
-            parts.append(Part(self.base, one, first, count))
+            heads.append(HeadPredictions(self.base, one, first, count))
             first += count
-        return parts
+        return heads
 
     def decode(self, predictions: tuple, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, A, 4]`, and scores and labels `[B, A]`, of the anchor points of all heads one after another."""

@@ -12,6 +12,7 @@ from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOL
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
 from nets.weights import class_rows
+from utils.config import is_weights
 from utils.file_checks import CheckpointError
 from utils.text import brief
 
@@ -76,7 +77,8 @@ def family_of(name: str) -> tuple[Family, str]:
     """Splits a model name into its family and its size. Raises ValueError that lists the known names."""
     family, _, size = name.rpartition("_")
     if family not in MODELS or size not in MODELS[family].sizes:
-        raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(model_names())}")
+        hint = f"a file is weights={name} or checkpoint={name}; " if is_weights(name) else ""
+        raise ValueError(f"model={name!r} is not known; {hint}choose one of: {', '.join(model_names())}")
     return MODELS[family], size
 
 
@@ -177,6 +179,6 @@ def check_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are 32, 64, ... 8192."""
     if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/file_checks.py
         nearest = ",".join(str(max(round(min(side, 8192) / 32), 1) * 32) for side in size)
-        must = f"height and width must be multiples of 32 up to 8192, such as {nearest}"
+        must = f"height and width must be multiples of 32 up to 8192, as in image_size={nearest}"
         raise ValueError(f"image_size={brief(f'{size[0]},{size[1]}')}: {must}")
     return size

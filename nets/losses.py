@@ -6,6 +6,7 @@ Where a class is ignored, its score has no loss and so no gradient, except at an
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,17 @@ def local_normalizer(count: Tensor) -> Tensor:
     return count.clamp(min=1)
 
 
-class YOLOXCriterion:
+@dataclass
+class Criterion:
+    """Base class of the losses. What the settings do: see YOLOXCriterion, and PPYOLOECriterion for `static`."""
+
+    strides: tuple[int, ...]
+    normalizer: Normalizer = local_normalizer
+    no_aug: bool = False
+    static: bool = False
+
+
+class YOLOXCriterion(Criterion):
     """YOLOX loss: 5 * (1 - IoU^2) + BCE(objectness) + BCE(class, one-hot * IoU) (+ L1 of the raw box values).
 
     Each term is summed and divided by the number of positive anchor points. `normalizer`: local count -> global normalizer of
@@ -44,15 +55,6 @@ class YOLOXCriterion:
     towards objectness 0, because an unlabeled object may be there. `_objectness_loss` has terms for the other classes instead.
     benchmarks/results/incomplete.md has the mAP that this costs.
     """
-
-    def __init__(
-        self,
-        strides: tuple[int, ...],
-        normalizer: Normalizer = local_normalizer,
-        no_aug: bool = False,
-        static: bool = False,
-    ):
-        self.strides, self.normalizer, self.l1 = strides, normalizer, no_aug
 
     def __call__(
         self,
@@ -98,12 +100,12 @@ class YOLOXCriterion:
             "objectness": _objectness_loss(objectness, objectness_target, every_class, known),
             "class": (_sum_where(_bce(classes, class_target), known_of_candidates, -1) * positive).sum(),
         }
-        if self.l1:
+        if self.no_aug:
             sums["l1"] = ((raw - encode_yolox(matched, cells, strides)).abs().sum(-1) * positive).sum()
         return _normalized(sums, positive.sum(), labels, self.normalizer)
 
 
-class YOLOv9Criterion:
+class YOLOv9Criterion(Criterion):
     """YOLOv9 loss: 7.5 * (1 - CIoU) + 0.5 * BCE(class, target score) + 1.5 * DFL.
 
     Box and DFL terms are weighted by the target score of their anchor point. Each term is summed and divided by the sum of the
@@ -119,15 +121,6 @@ class YOLOv9Criterion:
     alignment = Alignment()
     overlap = staticmethod(ciou)
     dfl_margin = 0.01  # see `_dfl`
-
-    def __init__(
-        self,
-        strides: tuple[int, ...],
-        normalizer: Normalizer = local_normalizer,
-        no_aug: bool = False,
-        static: bool = False,
-    ):
-        self.strides, self.normalizer, self.static = strides, normalizer, static
 
     def __call__(
         self,
@@ -152,8 +145,8 @@ class YOLOv9Criterion:
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
         if known is not None:  # the class of a matched box is known
-            place, flat = chosen * classes.shape[2] + label, known.flatten(1)
-            known = flat.scatter(1, place, flat.gather(1, place) | positive).view_as(known)
+            column, flat = chosen * classes.shape[2] + label, known.flatten(1)
+            known = flat.scatter(1, column, flat.gather(1, column) | positive).view_as(known)
         sums = {
             "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
             "class": self.class_loss(classes, logits, score, positive, known),
@@ -239,7 +232,7 @@ def _known_classes(ignore: IgnoreRegions[Tensor] | None, centers: Tensor) -> Ten
     moved = centers @ regions[..., :2].transpose(-1, -2) + regions[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
     inside = ((moved >= 0) & (moved < 1)).all(-1)
     classes = ignore.classes.to(centers.dtype)
-    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no place in which it is ignored
+    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no region that ignores it
 
 
 def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nets.postprocess import Detections, joined, select
 
 
-class Part(NamedTuple):
+class HeadPredictions(NamedTuple):
     """What one head of a model predicts."""
 
     model: "DetectionModel"  # whose `decode` takes the predictions
@@ -125,9 +125,9 @@ class DetectionModel(nn.Module):
         """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
         return self.head.flatten(levels)
 
-    def parts(self, predictions) -> list["Part"]:
+    def per_head(self, predictions) -> list["HeadPredictions"]:
         """Divides raw predictions among the heads of the model; a plain model has one."""
-        return [Part(self, predictions, 0, self.num_classes)]
+        return [HeadPredictions(self, predictions, 0, self.num_classes)]
 
     def fuse(self):
         """Merges layers for inference, such as batch norms into convolutions, by the `fuse` of every part that has it."""
@@ -139,9 +139,9 @@ class DetectionModel(nn.Module):
     def decode_heads(self, predictions, image_size: tuple[int, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Returns boxes `[B, A, 4]`, and scores and labels `[B, A]`, of each head."""
         heads = []
-        for part in self.parts(predictions):
-            boxes, scores, labels = part.model.decode(part.predictions, image_size)
-            heads.append((boxes, scores, labels + part.first_class))
+        for head in self.per_head(predictions):
+            boxes, scores, labels = head.model.decode(head.predictions, image_size)
+            heads.append((boxes, scores, labels + head.first_class))
         return heads
 
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:

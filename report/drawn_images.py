@@ -22,14 +22,14 @@ def draw_labels(image: np.ndarray, scale: float, data: Annotations, index: int) 
 def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
     """Yields training batches unchanged, and draws a contact sheet of each of the first `count` of a run.
 
-    `show(name, sheet, step)` gets 16 samples with their boxes. `begun` batches were done by an earlier start of the run.
+    `show(name, sheet)` gets 16 samples with their boxes. `begun` batches were done by an earlier start of the run.
     """
     for number, batch in enumerate(batches, begun + 1):
         if number <= count:
             images = batch.images[:16].permute(0, 2, 3, 1).numpy()
             samples = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
             drawn = [draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in samples]
-            show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS), 0)
+            show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS))
         yield batch
 
 

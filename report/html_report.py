@@ -130,6 +130,7 @@ def _facts(metrics: dict[str, Any], notes: Sequence[str]) -> dict[str, str]:
     limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
     facts = {
         "checkpoint": settings["checkpoint"],
+        **_checkpoint(settings),
         "data": settings["data"],
         "input": f"{height}x{width} pixels",
         "limits": ", ".join(f"{name}={settings[name]}" for name in limits),
@@ -142,6 +143,15 @@ def _facts(metrics: dict[str, Any], notes: Sequence[str]) -> dict[str, str]:
     if notes:
         facts["limits of the metrics"] = ". ".join(notes)
     return facts
+
+
+def _checkpoint(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns which epoch of its run a checkpoint is, its mAP there, and when it was saved, as far as it knows them."""
+    known = [f"epoch {settings['epoch']}"] if "epoch" in settings else []
+    if settings.get("AP", -1) >= 0:
+        known.append(f"mAP50-95 {in_points(settings['AP'])} in its run")
+    known += [f"saved on {settings['date']}"] if "date" in settings else []
+    return {"trained": ", ".join(known)} if known else {}
 
 
 def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[dict[str, Any]]:

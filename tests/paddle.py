@@ -58,7 +58,7 @@ def official_state(model: str) -> dict[str, Tensor]:
 def filled_model(model: str) -> nets.DetectionModel:
     """Our model with these tensors."""
     filled = nets.build(model, 80)
-    nets.load_matching(filled, official_state(model)).require(backbone=1.0, neck=1.0, head=1.0)
+    nets.load_compatible(filled, official_state(model)).require(backbone=1.0, neck=1.0, head=1.0)
     return filled
 
 

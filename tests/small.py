@@ -14,7 +14,7 @@ from utils import checkpoint
 # A checkpoint with which a few steps have an mAP of .2 with any version of PyTorch, and its weights without class names: a
 # run that starts from a checkpoint evaluates it first (epoch 0), one that starts from weights without names does not.
 TINY_WEIGHTS, UNNAMED_WEIGHTS = (Path(__file__).parent / "data" / name for name in ("tiny.pt", "tiny_unnamed.pt"))
-TIMES = ("seconds", "images_per_second", "budget")
+TIMES = ("seconds", "images_per_second", "budget", "date")
 SMALL = {
     "model": "tiny_n",
     "weights": str(UNNAMED_WEIGHTS),

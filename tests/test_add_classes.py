@@ -1,6 +1,7 @@
 """train.py add_classes=true: new classes in a trained model whose old detections keep their bits, through every program."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from lively import lively_checkpoint
 from old_classes import differences
-from refused import refused, told
+from refused import mentions, refused, told
 from simulated_gpu import simulated_gpu
 from small import assert_same_run, config, train_quietly
 
@@ -223,6 +224,18 @@ def test_fine_tuning_an_extended_model_starts_from_its_first_head(run, demo_imag
     (line,) = (line for line in text.splitlines() if line.startswith("new classes"))
     assert all(name in line for name in demo.CLASSES)
     assert not any(name.startswith("added") for name in checkpoint.load(folder / "best.pt")["model"])
+
+
+def test_a_class_with_a_new_name_is_kept_by_the_merge_that_the_run_prints(old, demo_images, tmp_path):
+    cfg = constants(demo_images, tmp_path, old, add_classes=False, epochs=1)
+    *_, text = train_quietly(cfg)
+    (line,) = (line for line in text.splitlines() if "dropped" in line)
+    assert all(mentions(line, name) for name in OLD)
+    (merge,) = (word.removeprefix("merge=") for word in shlex.split(line) if word.startswith("merge="))
+    name, kept = merge.split(":")
+    *_, text = train_quietly(replace(cfg, merge=merge, output=str(tmp_path / "merged")))
+    fresh, dropped = (line for line in text.splitlines() if "initialized" in line or "dropped" in line)
+    assert not mentions(fresh, name) and not mentions(dropped, kept)
 
 
 @pytest.mark.slow

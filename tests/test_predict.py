@@ -5,7 +5,9 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 from files import names_in, write_noise
@@ -237,6 +239,17 @@ def test_a_camera_that_is_not_there_is_one_line_whose_fix_is_not_this_camera(wei
         run(weights, source, tmp_path / "out")
     assert not mentions(str(caught.value).partition(";")[2], word)
     assert capfd.readouterr().err == ""  # OpenCV would print a page
+
+
+def test_digits_are_a_camera_unless_there_is_such_a_file(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cv2, "VideoCapture", lambda source: opened.append(source) or SimpleNamespace(isOpened=bool))
+    for _ in range(2):
+        with refused(ValueError, "source=0"):
+            video.Video("0")
+        Path("0").touch()
+    assert opened == [0, "0"]
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tmp_path):

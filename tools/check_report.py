@@ -9,7 +9,7 @@ import numpy as np
 from datasets.box_sizes import Size
 from datasets.classes import merge_notes
 from datasets.errors import MUCH, WARNING, DataError, together
-from datasets.flips import mirrored_classes
+from datasets.flips import flip_sensitive_classes
 from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
 from datasets.similar import copies_text, similar_groups
@@ -42,7 +42,7 @@ def check(
     train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
     train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := " and ".join(map(repr, mirrored_classes(train.good.classes))):
+    if sided := " and ".join(map(repr, flip_sensitive_classes(train.good.classes))):
         train.report["notes"].append(f"training will not flip images (flip=0): a flip makes another class of {sided}")
     splits = {name: part.good for name, part in parts.items()}
     if division and (divided := _check_division(train, str(val), division, options.split_by)):

@@ -1,6 +1,6 @@
 """Checkpoints: plain containers and tensors only, written atomically, read with `weights_only=True`.
 
-{"format": 2, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
+{"format": 2, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "date": "2026-01-31 14:05:00", "metrics": {...},
  "thresholds": {class: confidence of its best F1},
  "value_range": [low, high] of 16-bit images, or None,
  "model": weights for prediction (the moving average),
@@ -82,6 +82,16 @@ def finite_parts(contents: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": contents.get("model"), **states}
 
 
+def about(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns epoch, mAP50-95 in its run, and date of a checkpoint, as far as it knows them: reports name them."""
+    known = {
+        "epoch": contents.get("epoch"),
+        "AP": (contents.get("metrics") or {}).get("AP"),
+        "date": contents.get("date"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
 def plain(value: Any, where: str = "contents") -> Any:
     """A copy made of dicts, lists, tuples, numbers, text and tensors (detached, on the CPU, with their own storage).
 
@@ -123,17 +133,12 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
         if path.suffix == PADDLE:
             return paddle.read(path)
         if zipped and not on_disk:
-            compare_checksums(path)
+            with zipfile.ZipFile(path) as archive:  # PyTorch's reader does not compare the checksums
+                if archive.testzip() is not None:
+                    raise zipfile.BadZipFile("checksums differ")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
     except Exception as error:  # damaged bytes can raise any kind of error
         raise unreadable(path, zipped, error) from error
-
-
-def compare_checksums(path: Path) -> None:
-    """Raises BadZipFile for a PyTorch file whose checksums differ, which PyTorch's reader does not compare."""
-    with zipfile.ZipFile(path) as archive:
-        if archive.testzip() is not None:
-            raise zipfile.BadZipFile("checksums differ")
 
 
 def not_saved(path: Path, error: BaseException) -> DiskError:

@@ -6,6 +6,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import sys
 import tempfile
 import types
@@ -85,7 +86,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{shown}: write {_expected(name, kinds[name], getattr(cfg, name))}") from None
+            fix = _expected(name, kinds[name], getattr(cfg, name)) + _meanings(name, kinds[name], text)
+            raise ConfigError(f"{shown}: write {fix}") from None
     return check(replace(cfg, **changes))
 
 
@@ -143,7 +145,7 @@ def check(cfg: T) -> T:
         try:
             values[name] = _convert(value, kind)
         except ValueError:
-            fix = _expected(name, kind, vars(type(cfg)).get(name))
+            fix = _expected(name, kind, vars(type(cfg)).get(name)) + _meanings(name, kind, str(value))
             if str in (kind, *get_args(kind)) and isinstance(value, int | float):
                 fix = f'it in quotes: {name}="{show(value)}"'
             raise ConfigError(f"{name} = {value!r}: write {fix}") from None
@@ -171,14 +173,20 @@ def require(
             if number is None or isinstance(number, str):
                 continue
             if number < minimum.get(name, -math.inf):
-                raise ConfigError(f"{name}={show(value)}: it must be at least {show(minimum[name])}")
-            if number > maximum.get(name, math.inf):
-                raise ConfigError(f"{name}={show(value)}: it must be at most {show(maximum[name])}")
+                bound = f"at least {show(minimum[name])}"
+            elif number > maximum.get(name, math.inf):
+                bound = f"at most {show(maximum[name])}"
+            else:
+                continue
+            raise ConfigError(f"{name}={show(value)}: it must be {bound} ({comments(type(cfg))[name]})")
     for name, words in choices.items():
         value, known = getattr(cfg, name), [show(word) for word in words]
         if value not in words:
-            near = difflib.get_close_matches(show(value), known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            same = migration.value_here(name, show(value))
+            near = [same] if same in known else difflib.get_close_matches(show(value).lower(), known, n=1)
+            hint = f"did you mean {name}={near[0]}? " if near else ""
+            if is_weights(show(value)):
+                hint = f"a file is weights={value} or checkpoint={value}. "
             raise ConfigError(f"{name}={show(value)}: {hint}Choose one of: {', '.join(known)}")
 
 
@@ -201,18 +209,28 @@ def help_text(cfg: Any) -> str:
     """Returns what the script of the class of `cfg` does, and its constants with types and comments, from the source code."""
     kind = type(cfg)
     kinds, about = get_type_hints(kind), inspect.getdoc(sys.modules[kind.__module__]) or ""
-    _, _, body = inspect.cleandoc("\n" + inspect.getsource(kind)).partition(":\n")
     rows = []
-    for line in inspect.cleandoc(body).splitlines():
-        name, _, rest = line.partition(": ")
+    for name, comment in comments(kind).items():
         if name in kinds:
-            comment = rest.partition("  # ")[2]
             rows.append((f"  {name}={show(getattr(cfg, name))}", type_text(kinds[name]), comment))
-        elif line.startswith("# "):
-            rows.append((line[2:], "", ""))
+        else:
+            rows.append((name, "", ""))
     wide, narrow = (max(len(row[column]) for row in rows if row[1]) for column in (0, 1))
     lines = [f"{left:{wide}}  {middle:{narrow}}  {right}".rstrip() for left, middle, right in rows]
     return "\n".join([about, "", "constants, written as name=value:", *lines])
+
+
+def comments(kind: type) -> dict[str, str]:
+    """Returns {name of a constant: its comment} of a class from its source code, and {title of a group: ""}, in its order."""
+    found = {}
+    _, _, body = inspect.cleandoc("\n" + inspect.getsource(kind)).partition(":\n")
+    for line in inspect.cleandoc(body).splitlines():
+        name, _, rest = line.partition(": ")
+        if name in get_type_hints(kind):
+            found[name] = rest.partition("  # ")[2]
+        elif line.startswith("# "):
+            found[line[2:]] = ""
+    return found
 
 
 def type_text(kind: Any) -> str:
@@ -293,7 +311,7 @@ def _convert(value: Any, kind: Any) -> Any:
     items = list(value) if isinstance(value, Sequence) else [value]
     if of[-1] is Ellipsis:
         of = of[:1] * len(items)
-    elif len(items) == 1 and len(of) == 2:  # 640 for 640,640
+    elif len(items) == 1 and len(of) == 2 and (int in of or items[0] == 1):  # 640 for 640,640
         items = items * 2
     return tuple(_convert(item, member) for item, member in zip(items, of, strict=True))
 
@@ -303,6 +321,19 @@ def _expected(name: str, kind: Any, example: Any) -> str:
 
     A default of 0 or false turns something off: the example turns it on."""
     if example == 0:
-        example = type(example)(1)
+        example = 0.5 if isinstance(example, float) else type(example)(1)
     shown = "" if example is None else f", for example {name}={show(example)}"
     return f"{type_text(kind)}{shown}"
+
+
+def _meanings(name: str, kind: Any, text: str) -> str:
+    """Returns what a number may mean where two are needed, for messages: 1 ± .5 in other programs, or .5 for all images."""
+    if get_args(kind) != (float, float) or not re.fullmatch(r"\d*\.?\d+", text):
+        return ""
+    number = float(text)
+    around = (
+        f"{name}={show(1 - number)},{show(1 + number)} for 1 ± {show(number)}, as in Ultralytics; "
+        if number < 1
+        else ""
+    )
+    return f": {around}{name}={show(number)},{show(number)} for always {show(number)}"

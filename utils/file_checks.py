@@ -116,7 +116,8 @@ def thresholds(value: Any) -> str:
 
 OPTIONAL: dict[str, Check] = {
     **dict.fromkeys(("config", "metrics"), a(dict)),
-    **dict.fromkeys(("confidence", "metrics.confidence"), a(float, int)),
+    **dict.fromkeys(("confidence", "metrics.confidence", "metrics.AP"), a(float, int)),
+    **{"epoch": a(int), "date": a(str)},
     **dict.fromkeys(("dynamic_size", "clip"), a(bool)),
     **dict.fromkeys(("value_range", "added"), whole_numbers),
     "thresholds": thresholds,

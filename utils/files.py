@@ -153,11 +153,18 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
 
 def cache_folder() -> Path:
     """The folder for downloaded weights and decoded images: $THAW_CACHE, or ~/.cache/thaw."""
-    return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):  # a user without a home folder, as in some containers
+        home = "/nonexistent"
+    return Path(os.environ.get("THAW_CACHE") or Path(home, ".cache", "thaw"))
 
 
 def make_cache_folder(inside: str = "") -> Path:
     """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
     for folder in (cache_folder(), cache_folder() / inside):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            fix = "name a folder for the cache in the environment variable THAW_CACHE"
+            raise OSError(error.errno, f"{error.strerror}: {fix}", str(folder)) from error
     return folder

@@ -47,7 +47,7 @@ def open_evaluation(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if older := results_in(folder):
         print(f"replacing {amount(len(older), 'file')} of an earlier evaluation in {folder}")
-    for path in older:
+    for path in reversed(older):  # report.html, which is written last, before what it shows
         path.unlink()
 
 

@@ -59,7 +59,7 @@ class PlainLines:
         if not self.total:
             return f"{self.title}: {self.done} after {duration(seconds)}"
         left = seconds / (self.done - self.begun) * (self.total - self.done)
-        parts = [f"{self.title}: {self.done} of {self.total}", f"{duration(left)} left", self.postfix]
+        parts = [f"{self.title}: {self.done} of {self.total}", f"ends in {duration(left)}", self.postfix]
         return ", ".join(filter(None, parts))
 
 

@@ -4,6 +4,7 @@ fsspec comes with PyTorch. Each kind of storage needs its own package, such as s
 of the connection, and takes the keys from where its tools keep them, never from the address.
 """
 
+import errno
 import hashlib
 import os
 import queue
@@ -12,10 +13,9 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from utils.progress import progress_bar
 from utils.text import first_line
@@ -29,7 +29,7 @@ PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
 PAGE = (b"<!doctype html", b"<html")  # first bytes, such as of a login page
 VERSIONS = "generation ETag etag md5Hash blob_id mtime created LastModified".split()  # as storages list them
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 # abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
 _USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
 _QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 def is_address(text: str) -> bool:
     """Returns whether text is an address, such as s3://bucket/folder, and not a path."""
-    return _ADDRESS.match(text) is not None
+    return scheme_of(text) != ""
 
 
 def exists(word: str) -> bool:
@@ -62,7 +62,8 @@ def exists(word: str) -> bool:
 
 def scheme_of(address: str) -> str:
     """Returns s3 of s3://bucket/folder; "" for a path."""
-    return address.partition("://")[0].lower() if is_address(address) else ""
+    found = _ADDRESS.match(address)
+    return found[1].lower() if found else ""
 
 
 def is_storage(text: str) -> bool:
@@ -88,11 +89,9 @@ def refuse_keys(name: str, address: str) -> None:
     """Raises FetchError for an address that may hold a key: constants are printed, and saved with a run."""
     if is_address(address) and (_USER.match(address) or "?" in address):
         shown = without_keys(address).partition("?")[0]
-        raise FetchError(
-            f"{name}{shown}: the address has a user name and a password in it, or a query (?...), and may hold a key, which "
-            f"would be in logs and checkpoints: leave it out, and give the key to the package of the storage "
-            f"(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
-        )
+        why = "a password or a query (?...) may be a key, which would be in logs and checkpoints"
+        fix = "give the key to the package of the storage (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
+        raise FetchError(f"{name}{shown}: {why}: leave it out, and {fix}")
 
 
 # ---- objects
@@ -165,12 +164,14 @@ def create(address: str, data: bytes) -> bool:
     return answer(address, write)
 
 
+def read(address: str) -> bytes:
+    """Returns the contents of a small object."""
+    return answer(address, partial(storage(scheme_of(address)).cat_file, address))
+
+
 def upload(path: Path, address: str) -> None:
     """Uploads a file, whole or not at all. Waits as long as the package of the storage does."""
-    try:
-        storage(scheme_of(address)).put_file(os.fspath(path), address)
-    except Exception as error:  # each package has its own kinds
-        raise _named(address, error) from error
+    answer(address, partial(storage(scheme_of(address)).put_file, os.fspath(path), address))
 
 
 # ---- downloads
@@ -233,42 +234,34 @@ def answer(address: str, work: Callable[[], T]) -> T:
 def in_threads(address: str, works: Sequence[Callable[[], T]]) -> Iterator[T]:
     """Yields the results of all works, in any order, from many threads. Raises FetchError for the first error.
 
-    Prints a warning after every WARN_AFTER seconds without a result. A thread that hangs does not keep the program alive.
-    """
-    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-    rest = deque(works)
+    Prints a warning after every WARN_AFTER seconds without a result. A thread that hangs does not keep the program alive,
+    as those of concurrent.futures do."""
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    rest, missing = iter(works), len(works)
 
     def run() -> None:
-        with suppress(IndexError):
-            while True:
-                work = rest.popleft()
-                try:
-                    results.put((work(), None))
-                except BaseException as error:
-                    rest.clear()
-                    results.put((None, error))
+        for work in rest:  # each thread takes the next one
+            try:
+                results.put((work(), None))
+            except BaseException as error:
+                results.put((None, error))
+                return
 
-    for _ in range(min(THREADS, len(works))):
+    for _ in range(min(THREADS, missing)):
         threading.Thread(target=run, daemon=True).start()
     try:
-        for _ in works:
-            value, error = _result(results, address)
+        while missing:
+            try:
+                value, error = results.get(timeout=WARN_AFTER)
+            except queue.Empty:
+                print(f"WARNING: {address}: no answer for {WARN_AFTER:g} s; waiting", flush=True)
+                continue
             if error:
                 raise _named(address, error) from error
-            yield cast(T, value)
+            missing -= 1
+            yield value
     finally:
-        rest.clear()
-
-
-def _result(results: queue.SimpleQueue, address: str) -> Any:
-    """Waits for the next result."""
-    waited = 0.0
-    while True:
-        try:
-            return results.get(timeout=WARN_AFTER)
-        except queue.Empty:
-            waited += WARN_AFTER
-            print(f"WARNING: {address}: no file has arrived for {waited:g} s; waiting", flush=True)
+        deque(rest, 0)  # works that no thread has begun are left out
 
 
 def _named(address: str, error: BaseException) -> BaseException:
@@ -279,7 +272,11 @@ def _named(address: str, error: BaseException) -> BaseException:
         return FetchError(f"{address}: there is no such object: correct the address, and the name of the bucket")
     why = without_keys(f"{type(error).__name__}: {first_line(error)}")
     status = getattr(error, "status", None)  # of an answer over HTTP
+    fix = "cannot be reached ({}): check the connection and the address, and start again"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        fix = "cannot be written to this disk ({}): make room in the cache folder, or name another one by THAW_CACHE=FOLDER"
     if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
-        fix = "give the keys to the package of the storage, or the right to do this to their owner"
-        return FetchError(f"{address}: access is denied ({why}): {fix}")
-    return FetchError(f"{address}: cannot be reached ({why}): check the connection and the address, and start again")
+        fix = (
+            "access is denied ({}): give the keys to the package of the storage, or the right to do this to their owner"
+        )
+    return FetchError(f"{address}: {fix.format(why)}")

@@ -7,6 +7,8 @@ import hashlib
 import os
 import re
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -14,18 +16,24 @@ from urllib.parse import unquote
 from filelock import FileLock
 
 from utils import remote
-from utils.archives import extract, is_archive
 from utils.files import IMAGE_SUFFIXES, cache_folder
 from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
+from utils.tar import extract_tar
 
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 _addresses: dict[str, str] = {}  # folder or file in the cache -> the address or the archive that it is a copy of
+
+
+def is_archive(path: str) -> bool:
+    """Returns whether a path or an address is that of an archive, by its suffix."""
+    return path.lower().endswith(ARCHIVES)
 
 
 def local(source: str, alone: bool = False) -> str:
     """Returns the path of the copy of a data set at an address or in an archive; other paths unchanged. Raises FetchError.
 
-    For a label file, its folder is copied, or the folder above if it has no images; not with `alone`."""
+    For an annotation file, its folder is copied, or the folder above if it has no images; not with `alone`."""
     remote.refuse_keys("", source)
     source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
@@ -63,7 +71,7 @@ def place(address: str, kind: str = "remote") -> Path:
     path = address.partition("://")[2] if is_address(address) else os.path.basename(address)
     if scheme_of(address) in WEB:
         path = unquote(path.partition("#")[0])
-    name = _parts_of(path, address)[-1]
+    name = _name_of(path, address)
     digest = hashlib.blake2b(address.encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
     copy = Path(os.path.abspath(cache_folder()), kind, f"{scheme_of(address) or 'archive'}-{digest}", name)
     _addresses[str(copy)] = address
@@ -83,7 +91,7 @@ def _copied(address: str, found: dict[str, Entry]) -> str:
     folder = copy.parent
     with _lock(folder):
         _check_names(address, list(found), folder)
-        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items() if not _is_hidden(name)}
+        wanted = {str(copy.joinpath(name)): entry for name, entry in found.items()}
         here = {os.path.join(top, name) for top, _, names in os.walk(folder) for name in names}
         current = {path for path in here if remote.is_current(path, wanted.get(path))}
         for path in here - current:
@@ -102,23 +110,40 @@ def _unpacked(archive: str) -> str:
     else:
         address, status = os.path.realpath(archive), os.stat(archive)
         entry = Entry(address, None, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}")
-    copy = place(address)
+    copy, stamp = place(address), remote.stamp_of(entry)
     folder, temporary = copy.with_name(copy.name.partition(".")[0] or "set"), copy.with_name(".unpacking")
     _addresses[str(folder)] = archive
     with _lock(copy.parent):
-        if remote.is_current(folder, entry._replace(size=None)):
+        if folder.is_dir() and entry.version and folder.stat().st_mtime == stamp:
             return str(folder)
         for outdated in (folder, temporary):  # of an earlier version, and of a start that was ended
             shutil.rmtree(outdated, ignore_errors=True)
         if is_address(archive) and not remote.is_current(copy, entry):
             remote.download(archive, {copy: entry})
         print(f"unpacking {archive}", flush=True)
-        extract(str(copy) if is_address(archive) else archive, temporary, archive)
+        _extract(str(copy) if is_address(archive) else archive, temporary, archive)
         copy.unlink(missing_ok=True)
-        stamp = remote.stamp_of(entry._replace(size=None))
         os.utime(temporary, (stamp, stamp))
         os.replace(temporary, folder)
     return str(folder)
+
+
+def _extract(archive: str, folder: Path, shown: str) -> None:
+    """Unpacks an archive into a new folder, and writes nothing outside of it. Raises FetchError, which names it as `shown`."""
+    folder.mkdir(parents=True)
+    try:
+        with open(archive, "rb") as file:
+            is_zip = file.read(2) == b"PK"
+        with zipfile.ZipFile(archive) if is_zip else tarfile.open(archive) as opened:
+            if isinstance(opened, zipfile.ZipFile):
+                opened.extractall(folder)  # without "..", and without links
+            else:
+                extract_tar(opened, folder)
+    except Exception as error:  # of a password, a damaged file, a full disk: each has its own kind
+        fix = "make room, or get another copy, without a password"
+        raise FetchError(f"{shown}: cannot be unpacked to {folder.parent} ({error}): {fix}") from error
+    if not any(folder.iterdir()):
+        raise FetchError(f"{shown}: there are no files in this archive")
 
 
 def _lock(folder: Path) -> FileLock:
@@ -127,33 +152,25 @@ def _lock(folder: Path) -> FileLock:
     return FileLock(f"{folder}.lock")
 
 
-def _is_hidden(name: str) -> bool:
-    """Returns whether a file belongs to no data set, such as .DS_Store or a file in __MACOSX."""
-    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-
-
-def _parts_of(name: str, address: str) -> list[str]:
-    """Returns the folders and the name of a file. Raises FetchError for a name that leads elsewhere."""
+def _name_of(name: str, address: str) -> str:
+    """Returns the name of a file without its folders. Raises FetchError for a name that leads elsewhere."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or os.sep in part or "\0" in part for part in parts):
         raise FetchError(f"{address}: {name!r} cannot be the name of a file here: rename it")
-    return parts
+    return parts[-1]
 
 
 def _check_names(address: str, names: list[str], folder: Path) -> None:
     """Raises FetchError for objects that cannot all be files below `folder`."""
     is_one_case = _is_one_case(folder)
+    folders = {name[: slash.start()] for name in names for slash in re.finditer("/", name)}
     seen: dict[str, str] = {}
     for name in filter(None, names):
-        _parts_of(name, address)
+        _name_of(name, address)
         other = seen.setdefault(normalize("NFC", name).casefold() if is_one_case else name, name)
-        if other != name:
-            raise FetchError(f"{address}: {other!r} and {name!r} are one file on this disk: rename one of them")
-    folders = {name[: slash.start()] for name in names for slash in re.finditer("/", name)}
-    if both := folders.intersection(names):
-        raise FetchError(
-            f"{address}: {min(both)!r} is a file and a folder, which a disk cannot hold: rename one of them"
-        )
+        if other != name or name in folders:
+            both = f"{other!r} and {name!r} are one file" if other != name else f"{name!r} is a file and a folder"
+            raise FetchError(f"{address}: {both}, which this disk cannot hold: rename one of them")
 
 
 def _is_one_case(folder: Path) -> bool:

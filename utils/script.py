@@ -1,7 +1,6 @@
 """Runs the entry scripts: errors that a user can fix end in one message."""
 
 import io
-import json
 import os
 import shlex
 import signal
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -37,16 +35,16 @@ def command_line(script: str, words: Sequence[str]) -> str:
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
     """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
 
-    `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
-    those that failed by themselves print their error, so that the cause stays visible.
+    `stopped` is printed after Ctrl-C, unless a note of the error says how to continue; `memory_advice` names the constants that
+    save memory. Of several processes only those that failed by themselves print their error, so that the cause stays visible.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
     try:
         main()
-    except KeyboardInterrupt:
-        print(f"\n{stopped}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{notes_of(error) or stopped}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
@@ -54,9 +52,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        message = user_message(error, memory_advice, stopped)
+        message = user_message(error, memory_advice, notes_of(error) or stopped)
         time.sleep(seconds_before_report(error))
-        _report_to_torchrun(error, message)
         if message is None:
             raise
         rank = os.environ.get("RANK", "0")
@@ -69,6 +66,10 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         return str(error.code)
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"CUDA out of memory: {memory_advice}"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return f"{error}: name one in the environment variable TMPDIR"
+    if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):  # of a batch norm
+        return f"{error}: the images of a step are too small, use a larger image_size= or batch_size="
     if isinstance(error, ValueError | OSError):
         return error_text(error)
     why = str(error).strip().partition("\n")[0]
@@ -79,6 +80,11 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}"
     return None
+
+
+def notes_of(error: BaseException) -> str:
+    """Returns what was added to an error on its way."""
+    return "\n".join(getattr(error, "__notes__", ()))
 
 
 def seconds_before_report(error: BaseException) -> float:
@@ -96,17 +102,3 @@ def lost_connection(error: BaseException) -> bool:
     return dist.is_available() and (
         isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     )
-
-
-def _report_to_torchrun(error: BaseException, message: str | None) -> None:
-    """Writes the error to the file from which torchrun prints the root cause: the message, or without one the traceback."""
-    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
-        return
-    with suppress(OSError):  # the terminal shows the error as well
-        if message is None:
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-            get_error_handler().record_exception(error)
-        else:
-            report = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": report}), encoding="utf-8")

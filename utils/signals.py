@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from utils.progress import duration
-
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
 PARENT = os.getppid()  # as it was before PyTorch was imported: see utils/start.py
 
@@ -15,22 +13,19 @@ PARENT = os.getppid()  # as it was before PyTorch was imported: see utils/start.
 class StopSignal:
     """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`, so that the step ends and the run is saved.
 
-    SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
-    torchrun, which repeats a Ctrl-C of the terminal. After SIGTERM, and after any signal under torchrun, others kill the program
-    soon: a thread ends it with status 1 as soon as `patience` seconds pass without a save. A save sets `saving`, and may take as
-    long as it needs. After Ctrl-C or a closed terminal, a step may take as long as it needs, too. `step_seconds` returns how long
-    a step takes, 0 if that is not known; Ctrl-C prints it. `advice` returns how to continue, which is printed when a program is
-    ended before it saved.
+    SIGHUP stays ignored where it is, under nohup. A second signal ends the program at once, except under torchrun, which repeats
+    a Ctrl-C of the terminal. After SIGTERM, and after any signal under torchrun, others kill the program soon: a thread ends it
+    with status 1 as soon as `patience` seconds pass without a save, which sets `saving`. `advice` returns how to continue, which
+    is printed when a program is ended before it saved.
     """
 
     def __init__(
         self,
         patience: float = PATIENCE,
         advice: Callable[[], str] = lambda: "",
-        step_seconds: Callable[[], float] = lambda: 0.0,
     ):
         self.received = self.saving = False
-        self._patience, self._advice, self._step_seconds = patience, advice, step_seconds
+        self._patience, self._advice = patience, advice
         self._handlers: dict = {}
         self._ended = threading.Event()
 
@@ -61,9 +56,7 @@ class StopSignal:
         if under_torchrun or number == signal.SIGTERM:
             threading.Thread(target=self._give_up, daemon=True).start()
         elif number == signal.SIGINT:
-            seconds = self._step_seconds()
-            about = f" (about {duration(seconds)})" if seconds >= 1 else ""
-            print_at_once(f"finishing the step{about}, then saving; Ctrl-C again stops now")
+            print_at_once("finishing the step, then saving; Ctrl-C again stops now")
 
     def _give_up(self, tick: float = 0.1) -> None:
         waited = 0.0

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 import cv2
 import torch
@@ -32,9 +33,16 @@ def choose_workers(
         wanted = 1 if cores >= 4 else 0
     else:
         wanted = max(1, min(MAX_WORKERS, cores - 1))
+    if not has_shared_memory(folder):
+        return 0
     if not os.path.isdir(folder):  # not Linux
         return wanted
     return min(wanted, shutil.disk_usage(folder).free // shared_memory(1, images, image_size))
+
+
+def has_shared_memory(folder: str = "/dev/shm") -> bool:
+    """Returns whether processes can share memory: some containers have no folder for it, or one that is read-only."""
+    return sys.platform != "linux" or os.access(folder, os.W_OK)
 
 
 def cores_of(processes: int) -> int:

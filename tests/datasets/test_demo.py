@@ -1,7 +1,9 @@
 """The demo: exact boxes, the same files every time, never a partial data set."""
 
+import errno
 import hashlib
 import os
+import tempfile
 
 import cv2
 import numpy as np
@@ -10,6 +12,7 @@ from refused import refused
 
 from datasets import demo
 from datasets.formats.read import read
+from utils.config import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,12 @@ def test_an_interrupted_drawing_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "draw_image", original)
     assert demo.draw(tmp_path / "data" / "demo") is True
     assert len(list((tmp_path / "data/demo/images").iterdir())) == 6
+
+
+def test_a_demo_that_cannot_be_written_names_the_fix(tmp_path, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    with refused(ConfigError, tmp_path, "train="):
+        demo.draw(tmp_path / "data" / "demo")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from datasets.flips import default_flip, mirrored_classes
+from datasets.flips import default_flip, flip_sensitive_classes
 from nets.pretrained import COCO_CLASSES
 
 
@@ -20,11 +20,11 @@ from nets.pretrained import COCO_CLASSES
     ],
 )
 def test_mirror_images_are_found(classes):
-    assert mirrored_classes(("dog", *classes, "cat")) == classes
+    assert flip_sensitive_classes(("dog", *classes, "cat")) == classes
 
 
 def test_a_class_may_have_a_side_without_its_opposite():
-    assert mirrored_classes(("stop", "left_arrow")) == ("left_arrow",)
+    assert flip_sensitive_classes(("stop", "left_arrow")) == ("left_arrow",)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_class_may_have_a_side_without_its_opposite():
     ],
 )
 def test_other_classes_are_not(classes):
-    assert mirrored_classes(classes) == ()
+    assert flip_sensitive_classes(classes) == ()
 
 
 def test_images_of_such_classes_are_not_mirrored_by_default():

@@ -18,6 +18,7 @@ from datasets.errors import DataError
 from datasets.formats.options import ReadOptions
 from datasets.scan import scan
 from datasets.store import Annotations
+from utils.files import cache_folder
 from utils.images import ImageError, read_image
 
 
@@ -219,6 +220,13 @@ def test_a_replaced_file_of_the_same_size_and_time_is_read_again(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_a_user_without_a_home_folder_has_no_cache_in_the_working_folder(monkeypatch) -> None:
+    """As in containers that start with the number of a user whom the system does not know."""
+    monkeypatch.delenv("THAW_CACHE", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert cache_folder().is_absolute() and not cache_folder().is_relative_to(os.getcwd())
+
+
 def test_only_the_user_may_open_the_cache_folder(tmp_path: Path) -> None:
     blank().save(tmp_path / "a.png")
     scan([str(tmp_path / "a.png")])

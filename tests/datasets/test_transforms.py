@@ -13,7 +13,7 @@ from datasets.transforms import (
     augment,
     move_boxes,
     random_affine,
-    random_upside_down,
+    random_vertical_flips,
     shift_colors,
 )
 from utils.images import FILL, boxes_to_input, fit, letterbox
@@ -80,8 +80,8 @@ def test_nothing_is_drawn_for_mirroring_top_to_bottom_if_it_is_off():
     rng = np.random.default_rng(9)
     before = rng.bit_generator.state
     settings = Augment(mosaic=0, mixup=0, **UPRIGHT)
-    assert not random_upside_down(rng, 4, settings).any() and rng.bit_generator.state == before
-    drawn = random_upside_down(rng, 4000, replace(settings, flip_vertical=0.25))
+    assert not random_vertical_flips(rng, 4, settings).any() and rng.bit_generator.state == before
+    drawn = random_vertical_flips(rng, 4000, replace(settings, flip_vertical=0.25))
     assert abs(drawn.mean() - 0.25) < 0.03 and rng.bit_generator.state != before
 
 

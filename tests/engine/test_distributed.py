@@ -24,7 +24,7 @@ from toys import FAMILIES, free_ports
 
 import nets
 import train
-from datasets.dataset import NO_IMAGE, DetectionDataset
+from datasets.dataset import DetectionDataset
 from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
@@ -32,7 +32,7 @@ from engine import hardware
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, convert_sync_batchnorm, fewest_images, require_statistics, wrap
+from engine.parallel import compile_forward, convert_sync_batchnorm, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes
 from utils.config import ConfigError
@@ -466,6 +466,14 @@ def test_a_rank_of_an_engine_has_the_gpu_of_its_place_on_its_host(monkeypatch):
     assert ranks.device == torch.device("cuda:1")
 
 
+@pytest.mark.parametrize("adopted", [True, False])
+def test_the_process_group_of_an_engine_outlives_a_training(monkeypatch, adopted):
+    left = []
+    monkeypatch.setattr(dist, "destroy_process_group", left.append)
+    Ranks(world_size=2, node_group="node", adopted=adopted).stop()
+    assert left == ["node" if adopted else None]  # None: all groups
+
+
 @pytest.mark.parametrize(
     ("device", "running", "needed"),
     [
@@ -613,31 +621,3 @@ def test_an_epoch_on_real_images_logs_the_same_for_one_and_two_processes(shared,
         (one,), (two,) = (log_of(only_run(tmp_path / f"{n}-{i}")) for n in (1, 2))
         for column in ("loss", "val_loss"):
             assert float(two[column]) == pytest.approx(float(one[column]), rel=1e-5), (epoch, column)
-
-
-@pytest.mark.parametrize("world, batch_size", [(1, 3), (2, 1), (2, 5), (3, 4), (3, 7)])
-def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world: int, batch_size: int) -> None:
-    """An empty shard has no statistics at all."""
-    samplers = [TrainSampler(11, batch_size, SIZE, 0, rank=rank, world=world) for rank in range(world)]
-    shards = [shard for sampler in samplers for shard in sampler]
-    images = [sum(key.index != NO_IMAGE for key in shard) for shard in shards]
-    ranks = Ranks(world_size=world)
-    assert fewest_images(batch_size, ranks, sync_bn=False) == min(filter(None, images))
-    assert fewest_images(batch_size, ranks, sync_bn=True) == batch_size
-
-
-@pytest.mark.parametrize(
-    "world, sync_bn, least", [(1, True, 2), (1, False, 2), (2, True, 2), (2, False, 4), (3, False, 6)]
-)
-def test_a_batch_norm_gets_two_values_on_every_rank(world: int, sync_bn: bool, least: int) -> None:
-    """Else PyTorch ends the run with "Expected more than 1 value per channel". An automatic size, 0, may be 1."""
-    ranks = Ranks(world_size=world)
-    for name in ("batch_size", "freeze_batch_size"):
-        for images in range(least):
-            with refused(ConfigError, "image_size=32,32", f"{name}={images}", f"{name}={least}"):
-                require_statistics({name: images}, (32, 32), ranks, sync_bn)
-            require_statistics({name: images}, (32, 64), ranks, sync_bn)
-            with refused(ConfigError, "image_size=64,64", f"{name}={images}", f"{name}={least}", "image_size=96,96"):
-                require_statistics({name: images}, (64, 64), ranks, sync_bn, coarsest=64)
-            require_statistics({name: images}, (64, 96), ranks, sync_bn, coarsest=64)
-        require_statistics({name: least}, (32, 32), ranks, sync_bn)

@@ -34,6 +34,7 @@ from utils.config import ConfigError
 from utils.processes import Ranks
 from utils.script import run_script
 from utils.signals import StopSignal
+from utils.threads import choose_workers
 
 ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(os.name == "nt", reason="file locks and limits of POSIX")
@@ -197,8 +198,23 @@ def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path,
     with pytest.raises(SystemExit) as ended:
         run_script(lambda: train_quietly(cfg), stopped="resume=true continues", memory_advice="")
     text = str(ended.value)
-    told(text, "workers=", "resume=true continues")
-    assert "\n" not in text.strip()
+    told(text, "workers=", f"resume={only_run(tmp_path)}")
+
+
+def test_a_run_without_loader_processes_needs_no_shared_memory(demo_images, tmp_path, monkeypatch):
+    """Some containers have no /dev/shm that can be written to. With workers, the fix is named."""
+
+    def none(*_):
+        raise RuntimeError(
+            "unable to open shared memory object </torch_1> in read-write mode: Read-only file system (30)"
+        )
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", none)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/shm")
+    train_quietly(config(demo_images, tmp_path / "runs", epochs=1, freeze_epochs=0))
+    assert choose_workers(torch.device("cuda"), 1, 8, (64, 64)) == 0
+    with refused(ValueError, "workers=0"):
+        train_quietly(config(demo_images, tmp_path / "more", workers=1))
 
 
 @posix

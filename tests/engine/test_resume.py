@@ -19,6 +19,7 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 import nets
 import train
 from engine import resume, saving
+from engine.epoch import Meter
 from engine.origin import Origin
 from engine.run_folder import Run
 from engine.saving import Saver
@@ -27,6 +28,7 @@ from utils import checkpoint
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 from utils.processes import Ranks
+from utils.script import run_script
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {
@@ -182,7 +184,7 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
 
     at_call(5, fill)  # the first step of epoch 2
     folder, _, text = train_quietly(config(demo_images, tmp_path), draw=True)
-    assert "No space left on device" in text and "training continues" in text
+    assert f"No space left on device: '{folder / 'log.csv'}'" in text and "training continues" in text
     assert_same_run(folder, expected)
     assert (folder / "curves.png").stat().st_size > 0
 
@@ -190,11 +192,14 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
 def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, monkeypatch):
     """log.csv cannot be written in the last epoch; best.pt and last.pt are written all the same."""
     log = Run.log
-    monkeypatch.setattr(Run, "log", lambda self, row: no_space() if row["epoch"] == 2 else log(self, row))
+    monkeypatch.setattr(Run, "log", lambda self, row, last: no_space() if row["epoch"] == 2 else log(self, row, last))
     parts = train.Parts(validate=lambda *args: {"AP": args[5] / 10, "AP50": 0.2, "val_loss": 1.0})
     with pytest.raises(OSError, match="No space"):
         train.main(config(demo_images, tmp_path, epochs=2), parts=parts)
     assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
+    monkeypatch.undo()
+    train_quietly(config(demo_images, tmp_path, epochs=2, resume=True), parts=parts)
+    assert [row["epoch"] for row in log_of(only_run(tmp_path))] == ["1", "2"]
 
 
 def failing_save(monkeypatch, names, until):
@@ -267,6 +272,33 @@ def test_the_command_to_continue_is_for_one_rank_and_a_saved_run(tmp_path):
     assert resume.to_continue("train.py", tmp_path, Ranks(rank=1, world_size=2, node_ranks=(0, 1))) == ""
 
 
+@pytest.mark.parametrize("when", ["before the first save", "in an epoch", "in the report"])
+def test_a_stopped_program_says_how_to_continue_what_was_saved(
+    demo_images, tmp_path, monkeypatch, at_call, capsys, when
+):
+    """Following it ends with the files of an undisturbed run; where nothing was saved, it does not say that it continues."""
+    output = tmp_path / "runs"
+    cfg = config(demo_images, output, epochs=2, report=when == "in the report")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        if when == "in an epoch":
+            at_call(5, lambda: patch.setattr(Meter, "add", stop))
+        else:
+            place = "train.warn_if_boxes_are_lost" if when == "before the first save" else "train.evaluate_best"
+            patch.setattr(place, stop)
+        run_script(lambda: train_quietly(cfg), stopped="nothing was saved", memory_advice="")
+    text = capsys.readouterr().err
+    if when == "before the first save":
+        assert "nothing was saved" in text and "resume" not in text and not list(tmp_path.rglob("*.pt"))
+    else:
+        assert text.splitlines()[-1] == f"resume={only_run(output)}"
+        folder, *_ = train_quietly(train.from_command_line([text.splitlines()[-1], "report=true"]))
+        assert checkpoint.load(folder / "last.pt")["epoch"] == 2 and (folder / "evaluation" / "report.html").exists()
+
+
 def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
     def find():
         folder = resume.find(False, str(tmp_path), "demo", Ranks()).folder
@@ -323,8 +355,10 @@ def test_nodes_that_find_different_states_of_a_run_are_refused(tmp_path, monkeyp
     monkeypatch.setattr(resume.time, "sleep", lambda _: None)
     folder = tmp_path / "demo-2026-01-31-1"
     save_run(folder, 3, 7)
-    ours, behind = (str(resume.Progress(folder, 3, batches)) for batches in (7, 2))
-    none, other = str(resume.Progress(None)), str(resume.Progress(tmp_path / "demo-2026-01-31-2", 3, 7))
+    ours, behind, other = (
+        f"demo-2026-01-31-{run} after epoch 3 and {n} batches" for run, n in ((1, 7), (1, 2), (2, 7))
+    )
+    none = "none"
     for others, refuses in (
         *(((ours,), False), ((behind, ours), False), ((behind, none, ours), False)),
         *(((one,) * len(resume.PAUSES), True) for one in (none, behind, other)),
@@ -361,11 +395,22 @@ def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(m
     assert written == [["best.pt"], ["best.pt", "epoch_0002.pt"], [], ["epoch_0004.pt"], ["best.pt"]]
 
 
-@pytest.mark.parametrize("limit", [0.0, 60.0])
-def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(limit):
-    saves, course = [], SimpleNamespace(budget=SimpleNamespace(limit=limit, begin_epochs=lambda: None))
-    saver = SimpleNamespace(course=course, within_epoch=lambda state, meter: saves.append(state))
-    assert Saver.begin(saver, State(), {}) == State() and saves == [State()] * (limit > 0)
+def test_a_run_with_a_time_limit_saves_its_number_of_epochs_before_the_first_step(demo_images, tmp_path, at_call):
+    """Also when it is resumed within an epoch: it saves how far the epoch was."""
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected"))
+    cfg = config(demo_images, tmp_path / "killed", hours=100.0, resume=True)
+    at_call(4 + 8 + 8, die)  # the probe, of two phases; the first step
+    with pytest.raises(Died):
+        train.main(cfg)
+    assert checkpoint.load(only_run(tmp_path / "killed") / "last.pt")["config"]["epochs"] == 4
+    at_call(7, partial(signal.raise_signal, signal.SIGTERM))
+    train_quietly(cfg)
+    at_call(1, die)
+    with pytest.raises(Died):
+        train.main(cfg)
+    assert checkpoint.load(only_run(tmp_path / "killed") / "last.pt")["resume"]["meter"]["batches"] > 0
+    train_quietly(cfg)
+    assert_same_run(only_run(tmp_path / "killed"), expected)
 
 
 def test_state_is_a_function_of_the_log():

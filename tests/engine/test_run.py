@@ -2,7 +2,6 @@
 
 import csv
 import errno
-import itertools
 import json
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from refused import refused
 
 from engine import run_folder as run_module
 from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start, source_digest
-from engine.run_folder import Run, columns_of, tensorboard_scalars
+from engine.run_folder import Run, tensorboard_scalars
 from engine.runs import check_name, create, runs
 from report.plots import draw_curves
 
@@ -124,16 +123,6 @@ def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     assert rows_of(tmp_path)[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
 
 
-def test_the_columns_of_the_log_have_one_order_whichever_row_comes_first():
-    """An evaluation before the first epoch, epochs without one, and the L1 loss of the last epochs."""
-    training, evaluation = {"loss": 1.0, "loss_class": 0.5, "seconds": 2.0}, {"AP": 0.1, "val_loss": 3.0}
-    last = {"loss": 1.0, "loss_class": 0.5, "loss_l1": 0.2, "seconds": 2.0}
-    orders = itertools.permutations((training, last, training | evaluation, last | evaluation))
-    for first, order in itertools.product(([], [evaluation]), orders):
-        columns = columns_of([{"epoch": epoch, **kind} for epoch, kind in enumerate([*first, *order])])
-        assert columns == ["epoch", "loss", "loss_class", "loss_l1", "seconds", "AP", "val_loss"]
-
-
 def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
@@ -207,23 +196,20 @@ def test_threads_of_the_cpu_decide_no_bits_of_a_gpu():
     assert changes_of_rounding({}, gpu) == ""  # of a version that stored nothing
 
 
-def test_tensorboard_holds_numbers_and_images_and_a_resumed_run_hides_later_events(tmp_path):
+def test_tensorboard_holds_numbers_and_a_resumed_run_hides_later_events(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = Run(tmp_path, {})
     for step in range(5):
         run.scalars({"loss/total": step / 4, "AP": 0.5}, step)
     image = np.full((16, 32, 3), (200, 90, 20), np.uint8)  # blue; JPEG keeps a uniform color up to rounding
-    run.image("batch", image, 0)
+    run.image("batch", image)
     run.close()
     run = Run(tmp_path, {}, rows=[{"epoch": 2}])
     run.scalars({"loss/total": 9.0}, 3)
     run.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/total")] == [(0, 0.0), (1, 0.25), (2, 0.5), (3, 9.0)]
-    (event,) = events.Images("batch")
-    decoded = cv2.imdecode(np.frombuffer(event.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
-    assert decoded.shape == image.shape and np.abs(decoded.astype(int) - image).max() <= 2
     assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
 
 

@@ -70,7 +70,12 @@ def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
 
 
 def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
-    states = (State(({"epoch": epoch, "AP": 0.5},)) for epoch in (1, 0))
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "last.pt").touch()
+    states = [State(({"epoch": epoch, "AP": 0.5},)) for epoch in (1, 0)]
+    text = summary.next_steps(tmp_path / "my run", "my runs", states[0])
+    assert f"checkpoint='{tmp_path}/my run/last.pt' source" in text and "best.pt" not in text
+    (tmp_path / "my run" / "best.pt").touch()
     text, not_better = (summary.next_steps(tmp_path / "my run", "my runs", state) for state in states)
     assert len(not_better.splitlines()) == len(text.splitlines()) + 1  # says that best.pt holds the initial weights
     assert "--logdir 'my runs'\n" in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text

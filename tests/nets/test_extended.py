@@ -48,7 +48,7 @@ def outputs(model, heads=1):
     """Boxes, scores and labels of the first heads before NMS, and the detections of their classes after it."""
     predictions = model.eval()(IMAGES)
     found = model.decode_heads(predictions, SIZE)[:heads]
-    most = sum(part.num_classes for part in model.parts(predictions)[:heads])
+    most = sum(head.num_classes for head in model.per_head(predictions)[:heads])
     for one in model.detections(predictions, SIZE, TRANSFORMS, max_detections=5):
         found.append([x[one.labels < most] for x in one])
     return [x.clone() for part in found for x in part]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from refused import refused
+from refused import mentions, refused
 from torch import nn
 
 import nets
@@ -42,6 +42,17 @@ def test_image_sizes_are_multiples_of_32(size):
     assert len(str(caught.value)) < 400
 
 
+def test_published_ap_grows_with_the_model_and_with_its_input():
+    for family, row in nets.MODELS.items():
+        sizes = [size for size in row.sizes if size in row.weights]
+        for side in (320, 416, 640):
+            found = [nets.official_file(f"{family}_{size}", "coco", (side, side)) for size in sizes]
+            one_side = [file.ap for file in found if file.image_size == (side, side)]
+            assert one_side == sorted(one_side) and all(0.25 < ap < 0.6 for ap in one_side)
+        for files in row.by_side.values():
+            assert [file.ap for file in files] == sorted(file.ap for file in files)
+
+
 class OneProcess:
     """Ranks of a single process, without starting it."""
 
@@ -64,9 +75,10 @@ def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
     fresh = sum(value[0].numel() for name, value in source.state_dict().items() if "class_predictors" in name)
     head = sum(value.numel() for name, value in model.head.state_dict().items())
     assert f"{(head - fresh) / head:.1%} of" in lines[1]  # the row of boat does not come from the file
-    assert "boat" in lines[2] and "Bus" not in lines[2]
+    assert mentions(lines[2], "boat") and not mentions(lines[2], "Bus")
+    assert mentions(lines[3], "cat, dog") and mentions(lines[3], "merge=boat:") and not mentions(lines[3], "bus")
     assert nets.build_pretrained("tiny_n", ("bus",), str(path), OneProcess(), lines.append)[1].known == 1
-    assert len(lines) == 5  # no line about new classes
+    assert len(lines) == 7 and "merge=" not in lines[6]  # no line about new classes
 
 
 @pytest.mark.parametrize("optional", [False, True])

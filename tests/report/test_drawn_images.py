@@ -66,12 +66,12 @@ def batches(count):
 def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
     """The sheet of a batch is there before its training step, so no checkpoint can lie between them."""
     whole, parts = {}, {}
-    passed = list(draw_batches(batches(5), ["a"], lambda name, sheet, step: whole.update({name: sheet})))
+    passed = list(draw_batches(batches(5), ["a"], lambda name, sheet: whole.update({name: sheet})))
     assert list(whole) == ["train_batch_1", "train_batch_2", "train_batch_3"] and len(passed) == 5
     assert all(torch.equal(a.images, b.images) for a, b in zip(passed, batches(5), strict=True))
     assert not np.array_equal(whole["train_batch_1"], whole["train_batch_2"])
 
-    def show(name, sheet, step):
+    def show(name, sheet):
         parts[name] = sheet
 
     first = draw_batches(batches(5), ["a"], show)

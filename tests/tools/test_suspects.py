@@ -408,8 +408,8 @@ def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Pa
     halves = [{line.split()[0] for line in (folder / f"half{i}.txt").read_text().splitlines()} for i in (0, 1)]
     assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 100
     rows = [row for row in rows_of(folder) if row["kind"] == "wrong"]
-    places = {Path(data.path(image)).name for image, _ in corrupted.places}
-    first = [Path(row["image"]).name in places for row in rows[: len(corrupted.places)]]
+    places = {Path(data.path(image)).name for image, _ in corrupted.changed}
+    first = [Path(row["image"]).name in places for row in rows[: len(corrupted.changed)]]
     assert np.mean(first) >= 0.6
 
 

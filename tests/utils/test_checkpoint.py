@@ -259,6 +259,8 @@ def whole_checkpoint():
         ("metrics", {"confidence": "1"}),
         ("thresholds", {"cat": float("nan")}),
         ("thresholds", [0.5]),
+        ("value_range", [0.5, 1]),
+        ("value_range", "01"),
         ("model", {"a": torch.tensor(float("nan"))}),
         ("resume.meter.batches", "1"),
         ("resume.state.rows", {}),

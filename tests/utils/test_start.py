@@ -1,5 +1,6 @@
 """utils/start.py: wrong words and Ctrl-C are answered in one line, before PyTorch has been imported."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -56,6 +57,18 @@ def test_a_python_without_the_requirements_is_told_to_activate_the_environment(t
     done = run(tmp_path, command, "")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     assert mentions(done.stderr, "cv2") and mentions(done.stderr, "requirements.txt")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_older_python_is_told_which_one_is_needed(tmp_path, command):
+    """Before anything is imported that it cannot read; the files up to there have no syntax that is newer than Python 3.8."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 10, 13, 'final', 0)")
+    done = run(tmp_path, command, "import os; os._exit(9)")
+    assert done.returncode == 1 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert mentions(done.stderr, "3.10") and mentions(done.stderr, "3.11")
+    script = command.removeprefix("-m ").replace(".", "/").replace("/py", ".py")
+    for file in (script if script.endswith(".py") else f"{script}.py", "utils/__init__.py"):
+        ast.parse((ROOT / file).read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
 def test_a_missing_system_library_is_reported_with_the_fix(tmp_path):

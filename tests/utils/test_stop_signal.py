@@ -66,7 +66,7 @@ for name, (body, env) in {CASES!r}.items():
     children[name] = os.fork()
     if children[name] == 0:
         os.environ.update(env)
-        with StopSignal(0.5, lambda: "To continue: " + name, lambda: 40 + len(name)) as stop:
+        with StopSignal(0.5, lambda: "To continue: " + name) as stop:
             exec(body)
 print({{name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child in children.items()}})
 """
@@ -93,10 +93,9 @@ def test_after_ctrl_c_or_a_closed_terminal_a_step_has_the_time_that_it_needs(sta
     assert statuses["a second Ctrl-C"] == 128 + signal.SIGINT
 
 
-def test_ctrl_c_prints_at_once_how_long_the_step_takes_and_what_a_second_one_does(statuses):
+def test_ctrl_c_prints_at_once_what_a_second_one_does(statuses):
     lines = [line for line in statuses["printed"].splitlines() if "Ctrl-C again" in line]
-    seconds = sorted(re.findall(r"about (\d+) s", "".join(lines)))
-    assert seconds == sorted(str(40 + len(name)) for name in ("a long step after Ctrl-C", "a second Ctrl-C"))
+    assert len(lines) == 2
 
 
 def test_a_program_that_is_ended_says_how_to_continue(statuses):

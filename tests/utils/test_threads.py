@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +29,9 @@ def test_the_network_keeps_its_cores_but_one_for_any_number_of_workers(monkeypat
     assert numbers == [8, 7, 7, 7, 3, 1, 1]
 
 
-def test_workers_are_chosen_by_device_and_cores(tmp_path, eight_cores):
+def test_workers_are_chosen_by_device_and_cores(tmp_path, monkeypatch, eight_cores):
+    monkeypatch.setattr(sys, "platform", "darwin")  # which has no folder of shared memory
+
     def chosen(device, ranks, folder=tmp_path / "none"):
         return threads.choose_workers(torch.device(device), ranks, 8, (416, 416), str(folder))
 
