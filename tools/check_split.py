@@ -62,7 +62,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         **boxes,
         **_annotated_images(good),
         "notes": notes,  # what was left out, and what is unusual
-        "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
+        "errors": [*errors, f"{source}: no boxes to learn: is it the right file?"] if good.crowd.all() else errors,
     }
     return Part(report, good, paths, scanned, rows)
 
