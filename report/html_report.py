@@ -23,7 +23,8 @@ from utils.outputs import write_all
 from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
-SIDE, QUALITY = 480, 78  # longer side of an image in pixels, JPEG quality
+SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
+LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
 MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -206,11 +207,12 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
 
 def _images(data: Annotations, comparisons: list[ImageComparison], images: list[int]) -> list[dict[str, Any]]:
     """Returns the images with their boxes and detections, for the script."""
+    max_bytes = LIMIT // max(len(images), 1)
 
     def one_image(index: int) -> dict[str, Any]:
         comparison = comparisons[index]
         height, width = data.sizes[index].tolist()
-        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width))
+        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), max_bytes)
         found = _rows(comparison.detected, comparison.detected_labels, comparison.true_labels)
         return {
             "name": page.printable(data.names[index]),
@@ -231,10 +233,15 @@ def _rows(boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[lis
     return [[*box, label, other] for box, label, other in rows]
 
 
-def _jpeg(path: str, value_range: ValueRange | None, side: int) -> tuple[bytes, str]:
-    """Returns the image, whose longer side has `side` pixels, as a small JPEG, or why it cannot be read."""
-    reduction = next((r for r in (8, 4, 2) if side >= r * SIDE), 1)
+def _jpeg(path: str, value_range: ValueRange | None, side: int, max_bytes: int) -> tuple[bytes, str]:
+    """Returns the image as a JPEG of at most `max_bytes` bytes (or of the smallest size), or why it cannot be read."""
+    reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
     try:
-        return page.small_jpeg(read_reduced(path, reduction, value_range), SIDE, QUALITY), ""
+        image = read_reduced(path, reduction, value_range)
     except ImageError as error:
         return b"", page.printable(error)
+    for longest in SIDES:
+        jpeg = page.small_jpeg(image, longest, QUALITY)
+        if len(jpeg) <= max_bytes:
+            break
+    return jpeg, ""

@@ -219,6 +219,7 @@ def check_keyboard(browser):
 
 
 def test_large_and_damaged_images_and_many_classes_leave_the_page_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation_report, "LIMIT", 300_000)
     names = [f"class {number}" for number in range(500)]
     data, found = random_data(tmp_path, 8, names)
     noise = np.random.default_rng(0).integers(0, 255, (1500, 2000, 3)).astype(np.uint8)
@@ -226,6 +227,7 @@ def test_large_and_damaged_images_and_many_classes_leave_the_page_small(tmp_path
     (tmp_path / f"{FILE}2.jpg").unlink()
     page, metrics, analysis = written(tmp_path, data, found)
     contents, text = contents_of(page), page.read_text(encoding="utf-8")
+    assert sum(len(image["uri"]) for image in contents["images"]) < 400_000
     (gone,) = (image for image in contents["images"] if image["name"] == f"{FILE}2.jpg")
     assert gone["problem"] and gone["uri"] == ""
     assert len(contents["counts"]) == evaluation_report.MAX_ROWS + 1 and "200 more" in text
