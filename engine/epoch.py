@@ -124,7 +124,7 @@ def fit_one_epoch(
                 predictions = model(batch.images)
             losses = criterion(predictions, *batch.targets)
             # Scaled backward; after the last batch of a step: unscale, clip, optimizer step, EMA.
-            updater.step(losses["total"], len(batch.images))
+            updater.backward(losses["total"], len(batch.images))
         meter.add(losses)
         recent_ids.append(batch.ids)
         if updater.micro:  # no log and no save between the batches of a step

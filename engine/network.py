@@ -20,7 +20,7 @@ CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search
 WARM_UP_STEPS, TIMED_STEPS = 3, 5  # of `step_seconds`: the first steps allocate memory and choose algorithms
 
 
-class Network:
+class WrappedModel:
     """The owner of what wraps the model, and of when it is wrapped again.
 
     `cfg`: the constants of train.py; `sampler`: of the training batches, which gets the epoch and its batch size.
@@ -65,21 +65,21 @@ def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: C
 
 
 def step_seconds(
-    network: Network,
+    wrapped_model: WrappedModel,
     build_criterion: Callable,
     loader: Iterable,
     clock: Callable[[], float],
     phase: Phase,
 ) -> float:
     """Measures the seconds of a training step of a phase, with its data. Model and updater are afterwards as they were."""
-    model, updater, ranks = network.model, network.updater, network.ranks
+    model, updater, ranks = wrapped_model.model, wrapped_model.updater, wrapped_model.ranks
     before = copy.deepcopy((model.state_dict(), updater.state_dict()))
-    wrapped = network.begin(phase)
+    step_model = wrapped_model.begin(phase)
     criterion = build_criterion(model, ranks.normalizer, no_aug=phase.no_aug)
     batches = chain.from_iterable(repeat(loader))  # an epoch may have fewer steps
 
     def train(steps: int) -> None:
-        fit_one_epoch(wrapped, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
+        fit_one_epoch(step_model, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
 
     train(WARM_UP_STEPS)
     start = clock()
