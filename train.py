@@ -34,7 +34,6 @@ from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import WrappedModel, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
-from engine.parallel import compile_forward
 from engine.rates import Rates, given_or
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
@@ -99,7 +98,6 @@ class Config(Constants):
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int | None = None  # processes that load images, per training process; none: chosen by device and cores
-    compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0  # of new weights, the order of the images and the augmentation; another one shows how results vary
@@ -200,7 +198,7 @@ PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "worke
 
 # A resumed run may change these constants, too. A change of any other constant would make it a different training.
 MAY_CHANGE = PER_NODE | {
-    *("epochs", "hours", "name", "compile", "evaluate_every", "save_every", "save_minutes"),
+    *("epochs", "hours", "name", "evaluate_every", "save_every", "save_minutes"),
     *("timeout_minutes", "patience", "report"),
 }
 
@@ -257,9 +255,8 @@ def main(
     wrapped_model = WrappedModel(cfg, model, updater, train_loader.batch_sampler, ranks)
     measure_step = partial(step_seconds, wrapped_model, parts.criterion, train_loader, parts.clock)
     course.choose_epochs(measure_step, len(data.val), state.epoch, ranks, (updater,))  # only with hours=
-    cfg = replace(
-        cfg, **rates.constants, **course.constants
-    )  # all values are known; a late run with hours= is shortened
+    # All values are known; a late run with hours= is shortened.
+    cfg = replace(cfg, **rates.constants, **course.constants)
 
     # ---- What the run will do, and the folder that it saves to.
     end_reason = course.done(state)
@@ -273,9 +270,6 @@ def main(
         return Outcome(state.best, origin.folder, state.rows)
     warn_if_boxes_are_lost(train_loader.dataset, cfg, ranks)
     ranks.log(summary.resumed_text(origin.folder, state, begun_meter))
-    if cfg.compile:
-        compiled = compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn)
-        ranks.log(compiled)
     folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
@@ -289,9 +283,8 @@ def main(
                 state = saver.begin(state, meter, initial.row)
                 while not (end_reason := course.done(state)):
                     phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
-                    step_model = wrapped_model.begin(
-                        phase, meter.batches
-                    )  # batches that a resumed run has trained are skipped
+                    # Batches of the epoch that a resumed run has trained are skipped.
+                    step_model = wrapped_model.begin(phase, meter.batches)
                     criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
                     progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
                     with progress as (batches, update_bar):
@@ -311,9 +304,8 @@ def main(
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
         if not end_reason and not stop.received:
-            raise SystemExit(
-                "another process was asked to stop; everything is saved, and torchrun may restart this run"
-            )
+            why = "another process was asked to stop"
+            raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")
         report: list[str] = []
         if end_reason:  # the reason; None after a stop
             ranks.log(f"done: {end_reason}")

@@ -53,11 +53,11 @@ class WrappedModel:
 def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: Callable[[str], None]) -> nn.Module:
     """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
 
-    The model is returned unchanged if it is compiled, gradients accumulate, or input sizes vary.
+    The model is returned unchanged if gradients accumulate, or input sizes vary.
     """
     search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
     torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         return model
     if updater.device.type != "cuda" or updater.accumulate > 1 or sampler.multi_scale:
         return model
