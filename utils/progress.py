@@ -29,7 +29,8 @@ def progress_bar(
     It is a bar if standard error is a terminal, or if the environment has THAW_PROGRESS=1; elsewhere it is a plain line per
     minute. The bar appears after `delay` seconds. `begun`: the number of items that an earlier start has done.
     """
-    unit, shown = "", {"dynamic_ncols": True, "delay": delay}
+    shown: dict[str, Any] = {"dynamic_ncols": True, "delay": delay}
+    unit = ""
     if items is not None:
         total, unit = len(items), "it"
     if not sys.stderr.isatty() and os.environ.get("THAW_PROGRESS") != "1":
