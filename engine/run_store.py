@@ -20,7 +20,7 @@ from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
 from utils.files import files_under
-from utils.remote import FetchError, is_address, is_storage
+from utils.remote import FetchError, is_address, is_storage, path_of
 from utils.remote_cache import place, shown
 
 AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a save comes first
@@ -33,12 +33,12 @@ CLAIM = "environment.json"  # the first object of a run in a bucket: who writes 
 
 def is_store(output: str | Path) -> bool:
     """Whether output= is the address of a bucket, and not a folder that this computer can write to."""
-    return is_storage(str(output))
+    return is_storage(str(output)) and path_of(str(output)) == str(output)
 
 
 def run_root(output: str | Path) -> Path:
     """Returns the folder of the run folders: `output`, or the folder in the cache for it if it is an address."""
-    return place(str(output), "runs") if is_store(output) else Path(output)
+    return place(str(output), "runs") if is_store(output) else Path(path_of(str(output)))
 
 
 def address_of_run(folder: str | Path) -> str:

@@ -75,6 +75,11 @@ def is_storage(text: str) -> bool:
     return scheme_of(text) in {*known_implementations, *registry}
 
 
+def path_of(address: str) -> str:
+    """Returns the path of file:///path; other addresses and paths unchanged."""
+    return address.partition("://")[2] if scheme_of(address) in ("file", "local") else address
+
+
 def without_keys(text: str) -> str:
     """Returns text without what may be a key in an address: USER:PASSWORD@ and what follows a question mark."""
     return _QUERY.sub("?...", _USER.sub(lambda found: found[1] or found[2], text))

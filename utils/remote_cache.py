@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from utils import remote
 from utils.files import IMAGE_SUFFIXES, cache_folder
-from utils.remote import WEB, Entry, FetchError, is_address, scheme_of
+from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
 from utils.tar import extract_tar
 
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
@@ -35,6 +35,7 @@ def local(source: str, alone: bool = False) -> str:
 
     For an annotation file, its folder is copied, or the folder above if it has no images; not with `alone`."""
     remote.refuse_keys("", source)
+    source = path_of(source)
     if is_archive(source) and (is_address(source) or os.path.isfile(source)):
         return _unpacked(source)
     if not is_address(source) or scheme_of(source) in WEB:
@@ -55,6 +56,7 @@ def local(source: str, alone: bool = False) -> str:
 def local_file(address: str) -> str:
     """Returns the path of the copy of a single file at an address; other paths unchanged. Raises FetchError."""
     remote.refuse_keys("", address)
+    address = path_of(address)
     return _copied(address, {"": remote.entry_of(address)}) if is_address(address) else address
 
 
