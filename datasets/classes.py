@@ -61,13 +61,19 @@ def choose_classes(
     if others:
         counts = ", ".join(f"{name} {number}" for name, number in others.most_common(10))
         notes.append(f"{data.source}: boxes of other classes, left out: {others.total()} ({counts})")
-    ids = dict(zip(reversed(names), reversed(data.category_ids.tolist()), strict=True))
-    new_ids = count(max(data.category_ids.tolist(), default=-1) + 1)
-    category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
     annotated = _annotated_of(data, names, final)
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
-    data = replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+    data = replace(
+        data, classes=final, category_ids=ids_of(names, data.category_ids.tolist(), final), notes=tuple(notes)
+    )
     return data if annotated is None else data.with_annotated(annotated)
+
+
+def ids_of(names: Sequence[str], ids: Sequence[int], classes: Sequence[str]) -> np.ndarray:
+    """Returns the id of each of `classes`: that of the first of `names` that is equal, or one after the largest."""
+    known = dict(zip(reversed(names), reversed(ids), strict=True))
+    new_ids = count(max(ids, default=-1) + 1)
+    return np.array([known[name] if name in known else next(new_ids) for name in classes], np.int64)
 
 
 def _annotated_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:

@@ -4,7 +4,7 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 
-from datasets.errors import DataError, open_file
+from datasets.errors import DataError
 from datasets.formats.file import File, parse_xml
 from datasets.formats.source import (
     Box,
@@ -17,7 +17,7 @@ from datasets.formats.source import (
     points_box,
     side,
 )
-from datasets.formats.splits import source_of_subsets
+from datasets.formats.splits import source_of_split
 from datasets.store import Split
 from utils.text import clean_name, number_of
 
@@ -35,11 +35,7 @@ def read(file: File, split: Split) -> Source:
 
     The classes are the labels of the task or project, in its order."""
     path = file.path
-    with open_file(path) as opened:
-        try:
-            root = parse_xml(opened)
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from error
+    root = parse_xml(path)
     if root.find("track") is not None:
         raise DataError(f"{path}: of a video, not images: export as CVAT for images 1.1, or as COCO")
     files = [_label_file(path, node) for node in root.iterfind("image")]
@@ -47,7 +43,7 @@ def read(file: File, split: Split) -> Source:
     labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
     names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
     words = [node.get("subset", "") for node in root.iterfind("image")]  # of a project: Train, Validation or Test
-    return source_of_subsets(path, files, names, words, split)
+    return source_of_split(path, files, names, words, split, [])
 
 
 def _label_file(path: str, node: ElementTree.Element) -> LabelFile:

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.typed_json import Contents, open_json
@@ -122,9 +121,10 @@ def text_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
                 raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8{how}") from error
 
 
-def parse_xml(file: BinaryIO) -> ElementTree.Element:
-    """Returns the root element of an XML file. Raises ValueError that tells what is wrong, and the fix."""
-    data = file.read()
+def parse_xml(path: str | os.PathLike) -> ElementTree.Element:
+    """Returns the root element of an XML file. Raises DataError."""
+    with open_file(path) as file:
+        data = file.read()
     try:
         try:
             return ElementTree.fromstring(data)
@@ -135,8 +135,8 @@ def parse_xml(file: BinaryIO) -> ElementTree.Element:
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         if bare := _BARE_AMPERSAND.search(data):
             line = data.count(b"\n", 0, bare.start()) + 1
-            raise ValueError(f"not valid XML (line {line}): write &amp; for the character &") from error
-        raise ValueError(f"not valid XML ({error}): export the file again, as UTF-8") from error
+            raise DataError(f"{path}: not valid XML (line {line}): write &amp; for the character &") from error
+        raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
 
 
 def stem_of(path: str) -> str:

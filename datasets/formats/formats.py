@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from datasets.errors import DataError, open_file
+from datasets.errors import DataError
 from datasets.formats import (
     annotation_file,
     coco,
@@ -173,11 +173,7 @@ def _require_readable(file: File) -> None:
     if file.suffix == ".json":
         _ = file.json
     elif file.suffix == ".xml":
-        with open_file(path) as opened:
-            try:
-                parse_xml(opened)
-            except ValueError as error:
-                raise DataError(f"{path}: {error}") from error
+        parse_xml(path)
     elif any("\0" in line for _, line in islice(text_lines(path), 2)):  # UTF-16 without a byte order mark
         raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8")
 

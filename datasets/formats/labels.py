@@ -2,13 +2,12 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import count
 
 import numpy as np
 
+from datasets.classes import ids_of
 from datasets.errors import DataError, note_dropped, raise_any
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
@@ -39,10 +38,11 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     )
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
+    ids = source.category_ids
     found = Annotations(
         source=source.path,
         classes=classes,
-        category_ids=_category_ids(source, names, classes),
+        category_ids=np.arange(len(classes)) if ids is None else ids_of(names or (), ids, classes),
         image_ids=np.frombuffer(source.image_ids, np.int64),
         sizes=sizes,
         starts=starts,
@@ -136,15 +136,6 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
         raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
     return (names, names, notes) if classes is None else (tuple(as_spelled(names, classes)), classes, notes)
-
-
-def _category_ids(source: Source, names: Classes, classes: Sequence[str]) -> np.ndarray:
-    """Returns the id of each class in `classes`: its id in the data, or one after the largest; 0, 1, ... for data without ids."""
-    if source.category_ids is None or names is None:
-        return np.arange(len(classes), dtype=np.int64)
-    ids = dict(zip(names, source.category_ids, strict=True))
-    new_ids = count(max(source.category_ids, default=0) + 1)
-    return np.array([ids[name] if name in ids else next(new_ids) for name in classes], np.int64)
 
 
 def _find_images(source: Source, image_root: str | None) -> None:

@@ -19,7 +19,7 @@ from datasets.formats.source import (
     points_box,
     rotated_box,
 )
-from datasets.formats.splits import SplitFields, source_of_subsets
+from datasets.formats.splits import SplitFields, source_of_split
 from datasets.formats.typed_json import ABSENT, Angle, Side, as_list, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -119,9 +119,8 @@ def read(file: File, split: Split) -> Source:
         raise_any(f"{path}: problems: {len(problems)}", problems)  # annotations that could not be read
         fix = "label them, and export again"
         raise DataError(f"{path}: none of {len(left_out[OPEN])} tasks has a submitted annotation: {fix}")
-    source = source_of_subsets(path, files, names_of(files), words, split)
+    source = source_of_split(path, files, names_of(files), words, split, problems)
     source.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
-    source.problems = problems + source.problems
     notes = [f"{path}: {what}: {len(places)}, for example {places[0]}" for what, places in left_out.items() if places]
     source.notes = notes + source.notes
     return source
@@ -132,7 +131,8 @@ def _task(
 ) -> tuple[dict[str, Any], Numbered] | None:
     """Returns (data, results) of a task; None, with its place in `left_out`, without a submitted annotation."""
     data = parse(row["data"], dict[str, Any], f"{place}: data", problems) or {}
-    works = _works(row, place, problems)
+    listed = row.get("annotations", row.get("completions", ABSENT))
+    works = [work for _, work in rows(listed, Work, f"{place}: annotations", problems) if not work.was_cancelled]
     if not works:
         left_out[OPEN].append(place)
         return None
@@ -161,12 +161,6 @@ def _label_file(place: str, image: str, problem: str, results: Numbered) -> Labe
     height, width = _written_size(results)
     boxes = list(_boxes(results, place, width, height))
     return LabelFile(place, image, (height, width), boxes, problem, fractions=bool(boxes) and not width)
-
-
-def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
-    """Returns the annotations of a task that were submitted."""
-    listed = row.get("annotations", row.get("completions", ABSENT))
-    return [work for _, work in rows(listed, Work, f"{place}: annotations", problems) if not work.was_cancelled]
 
 
 def _written_size(results: Numbered) -> tuple[int, int]:

@@ -55,7 +55,7 @@ def read_options(
         bad_images=bad_images,
         split_by=check_split_by(split_by),
         all_labeled=all_labeled,
-        ignore_regions=_unique_names(ignore_regions),
+        ignore_regions=tuple(dict.fromkeys(filter(None, split_names(ignore_regions or "")))),
     )
 
 
@@ -64,8 +64,3 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
     names = ("merge", "image_root", "bad_boxes", "bad_images", "all_labeled", "ignore_regions")
     options = read_options(**{name: config[name] for name in names if config.get(name)})
     return replace(options, classes=classes, select=is_names(config.get("classes")))
-
-
-def _unique_names(text: str | None) -> tuple[str, ...]:
-    """Returns the names in text with commas between them, each one once; () for None."""
-    return tuple(dict.fromkeys(filter(None, split_names(text or ""))))

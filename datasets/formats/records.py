@@ -10,13 +10,8 @@ from msgspec import Raw, Struct, field
 from datasets.errors import DataError, open_file
 from datasets.formats.file import File, Folder, text_lines
 from datasets.formats.labelme import read_files
-from datasets.formats.source import Box, LabelFile, Source, names_of, points_box, source_of
-from datasets.formats.splits import (
-    SPLITS,
-    SplitFields,
-    source_of_split,
-    word_split,
-)
+from datasets.formats.source import Box, LabelFile, Source, names_of, points_box
+from datasets.formats.splits import SPLITS, SplitFields, source_of_split, word_split
 from datasets.formats.typed_json import ABSENT, BOM, as_list, parse
 from datasets.store import Split
 
@@ -50,7 +45,7 @@ def _source(
     are_numbers = bool(names) and all(map(str.isdecimal, names))
     if are_numbers:
         names = tuple(sorted(names, key=int))
-    found = source_of_split(path, files, names, places, words, split, problems)
+    found = source_of_split(path, files, names, words, split, problems, places)
     found.names_are_numbers = are_numbers
     return found
 
@@ -179,8 +174,7 @@ def read_manifest(file: File, split: Split) -> Source:
             unlabeled.append(place)
     if unlabeled and not files and not problems:
         raise DataError(f"{path}: no line has boxes of a labeling job: give the output manifest of the job")
-    source = source_of(path, files, names_of(files))
-    source.problems = problems + source.problems
+    source = source_of_split(path, files, names_of(files), [], split, problems)
     if unlabeled:
         text = f"images without the boxes of a labeling job, left out: {len(unlabeled)}, for example {unlabeled[0]}"
         source.notes.append(f"{path}: {text}")

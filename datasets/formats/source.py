@@ -1,7 +1,6 @@
 """What a reader returns: the images and raw boxes of one file or folder. `datasets.formats.read` makes Annotations of it."""
 
 import math
-import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,13 +150,6 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
     if left_out:
         note = f"{source.path}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}"
         source.notes.append(graded(note, len(left_out), len(left_out) + len(source.labels)))
-
-
-def source_of(path: str, files: Sequence[LabelFile], names: tuple[str, ...]) -> Source:
-    """Returns the images that one file describes, with its class names."""
-    source = Source(path, os.path.dirname(path), names, find_images=True)
-    add_files(source, ((file.image, file) for file in files))
-    return source
 
 
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:

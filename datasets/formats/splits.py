@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.file import File, Folder
-from datasets.formats.source import LabelFile, Source, add_files, source_of
+from datasets.formats.source import LabelFile, Source, add_files
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
@@ -128,14 +128,13 @@ class SplitFields(Struct):
         return next((word for word in words if word in SPLITS), words[0])
 
 
-def select_rows(
-    source: str, places: Sequence[tuple[str, str]], words: Sequence[str], split: Split, problems: list[str]
-) -> tuple[set[str], set[str], list[str]]:
-    """Returns (images of a split in a file with all splits, the splits that the file has, notes about images of no split).
+def select_rows(found: Source, places: Sequence[tuple[str, str]], words: Sequence[str], split: Split) -> set[str]:
+    """Returns the images of a split in a file with all splits.
 
     `places`: image, and file and line, of each row. `words`: `word_split` of each row; if all are empty, the file is not
-    divided, and all images are returned. Adds images in several splits to `problems`. Raises DataError if there are other
-    splits only, with `problems` instead, if there are any: the images of the split may be among them."""
+    divided, and all images are returned. Adds images in several splits to the problems of `found`, its other splits, and a
+    note about images of no split. Raises DataError if there are other splits only, with the problems instead, if there are
+    any: the images of the split may be among them."""
     rows: dict[str, tuple[str, str]] = {}  # image -> word and place of its first row
     several: dict[str, str] = {}
     for (image, place), word in zip(places, words, strict=True):
@@ -144,59 +143,49 @@ def select_rows(
             text = f"{image} has the split {word!r}, but {first!r} at {first_place}: write one split for each image"
             several.setdefault(image, f"{place}: {text}")
     there = {word for word, _ in rows.values() if word}
+    add_splits(found, found.path, there & set(SPLITS), split)
     if not split or not there:
-        return set(rows), there & set(SPLITS), []
-    problems += several.values()
+        return set(rows)
+    found.problems += several.values()
     chosen = next((name for name in map(SPLIT_NAMES.get, split) if name in there), None)
     if chosen is None:
-        raise_any(f"{source}: problems: {len(problems)}", problems)
-        raise DataError(f"{source}: no split {split[0]}, only {', '.join(sorted(there)[:10])}: {fix_of(split)}")
-    notes, lost = [], {image: row for image, row in rows.items() if row[0] not in SPLITS}
+        raise_any(f"{found.path}: problems: {len(found.problems)}", found.problems)
+        raise DataError(f"{found.path}: no split {split[0]}, only {', '.join(sorted(there)[:10])}: {fix_of(split)}")
+    lost = {image: row for image, row in rows.items() if row[0] not in SPLITS}
     for image in list(lost)[:1]:
-        found = [repr(word) if word else "empty" for word in sorted({word for word, _ in lost.values()})]
+        shown = [repr(word) if word else "empty" for word in sorted({word for word, _ in lost.values()})]
         text = f"images that belong to no split, left out: {len(lost)}, for example {image} ({lost[image][1]})"
-        notes.append(f"{source}: {text}; their split is {' or '.join(found[:10])}: write one, such as train or val")
-    return {image for image, (word, _) in rows.items() if word == chosen}, there & set(SPLITS), notes
+        found.notes.append(
+            f"{found.path}: {text}; their split is {' or '.join(shown[:10])}: write one, such as train or val"
+        )
+    return {image for image, (word, _) in rows.items() if word == chosen}
+
+
+def select_images(found: Source, names: Sequence[str], words: Sequence[str], split: Split) -> set[str]:
+    """Returns the names of the images of a split, see `select_rows`; all names if none of the `words` names a split."""
+    words = [word_split(word) for word in words]
+    if set(words).isdisjoint(SPLITS):
+        return set(names)
+    return select_rows(found, [(name, found.path) for name in names], words, split)
 
 
 def source_of_split(
     path: str,
     files: Sequence[LabelFile],
     names: tuple[str, ...],
-    places: Sequence[tuple[str, str]],
     words: Sequence[str],
     split: Split,
     problems: list[str],
+    places: Sequence[tuple[str, str]] | None = None,
 ) -> Source:
-    """Returns the images of a split in a file with all splits, see `select_rows`. All splits have the class names `names`."""
-    chosen, splits, notes = select_rows(path, places, words, split, problems)
-    found = source_of(path, [file for file in files if file.image in chosen], names)
-    found.problems = problems + found.problems
-    found.notes = notes + found.notes
-    add_splits(found, path, splits, split)
-    return found
+    """Returns the images of a split in a file with all splits, which have the class names `names`.
 
-
-def select_images(found: Source, names: Sequence[str], words: Sequence[str], split: Split) -> set[str]:
-    """Returns the names of the images of a split in a file with all splits; all names if none of the `words` names a split.
-
-    Adds notes, problems and the other splits to `found`. Raises DataError if there are other splits only."""
-    words = [word_split(word) for word in words]
-    if not set(words) & set(SPLITS):
-        return set(names)
-    places = [(name, found.path) for name in names]
-    chosen, splits, notes = select_rows(found.path, places, words, split, found.problems)
-    add_splits(found, found.path, splits, split)
-    found.notes += notes
-    return chosen
-
-
-def source_of_subsets(
-    path: str, files: Sequence[LabelFile], names: tuple[str, ...], words: Sequence[str], split: Split
-) -> Source:
-    """Returns the images of a split in a file whose images have the subsets `words`, see `select_images`."""
-    found = Source(path, os.path.dirname(path), names, find_images=True)
-    chosen = select_images(found, [file.image for file in files], words, split)
+    `words` are those of `select_rows` for its `places`, and those of `select_images` without."""
+    found = Source(path, os.path.dirname(path), names, find_images=True, problems=problems)
+    if places is None:
+        chosen = select_images(found, [file.image for file in files], words, split)
+    else:
+        chosen = select_rows(found, places, words, split)
     add_files(found, ((file.image, file) for file in files if file.image in chosen))
     return found
 

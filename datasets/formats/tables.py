@@ -154,7 +154,7 @@ def read(file: File, split: Split) -> Source:
     if "split" not in columns.at and not set(SPLITS).isdisjoint(others):
         words = others
     files = [labels._replace(boxes=boxes[image]) for image, labels in images.items()]
-    source = source_of_split(path, files, names_of(files), places, words, split, problems)
+    source = source_of_split(path, files, names_of(files), words, split, problems, places)
     if columns.is_open_images:
         fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
         source.sizes_problem = f"the boxes are fractions of the image: {fix}"

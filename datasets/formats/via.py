@@ -8,7 +8,7 @@ from msgspec import Raw, Struct, field
 from datasets.errors import DataError
 from datasets.formats.file import File
 from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box
-from datasets.formats.splits import SplitFields, source_of_subsets
+from datasets.formats.splits import SplitFields, source_of_split
 from datasets.formats.typed_json import Angle, as_object, parse, shown
 from datasets.store import Split
 from utils.text import clean_name
@@ -72,8 +72,7 @@ def read(file: File, split: Split) -> Source:
         boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
         files.append(LabelFile(place, image.filename, boxes=boxes))
     words = [image.file_attributes.split_word() for _, image, _ in found]
-    packed = source_of_subsets(source, files, names_of(files), words, split)
-    packed.problems = problems + packed.problems
+    packed = source_of_split(source, files, names_of(files), words, split, problems)
     if attribute is None and every:
         packed.names, packed.one_class = None, True
         fix = "add one in VIA or, if there is one class, name it by classes=FILE"

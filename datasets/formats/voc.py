@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError, open_file
+from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, of_suffix, parse_xml, stem_of, text_lines
 from datasets.formats.source import (
@@ -193,11 +193,10 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> Listed:
 
 
 def _voc_file(path: Path) -> LabelFile:
-    with open_file(path) as file:
-        try:
-            root = parse_xml(file)
-        except ValueError as error:
-            return LabelFile(str(path), problem=str(error))
+    try:
+        root = parse_xml(path)
+    except DataError as error:
+        return LabelFile(str(path), problem=str(error).removeprefix(f"{path}: "))
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
     found = root.findall("object")

@@ -11,6 +11,7 @@ from datasets.check_images import check_images
 from datasets.errors import DataError
 from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read
+from datasets.formats.source import Source
 from datasets.formats.splits import select_rows
 from datasets.sources import read_train_and_val
 
@@ -199,12 +200,12 @@ def test_equal_boxes_and_turned_images_are_counted_at_the_start_of_a_training(tm
 
 def test_rows_without_an_image_have_no_split_that_contradicts_another() -> None:
     """That they have no image is another problem, which is named once."""
-    problems: list[str] = []
+    source = Source("t.csv")
     places = [("", "t.csv:2"), ("", "t.csv:3"), ("a.jpg", "t.csv:4"), ("a.jpg", "t.csv:5")]
-    chosen, *_ = select_rows("t.csv", places, ["train", "val", "train", "train"], ("train",), problems)
-    assert "a.jpg" in chosen and problems == []
-    select_rows("t.csv", places, ["train", "val", "train", "val"], ("train",), problems)
-    assert len(problems) == 1 and mentions(problems[0], "t.csv:5")
+    chosen = select_rows(source, places, ["train", "val", "train", "train"], ("train",))
+    assert "a.jpg" in chosen and source.problems == []
+    select_rows(source, places, ["train", "val", "train", "val"], ("train",))
+    assert len(source.problems) == 1 and mentions(source.problems[0], "t.csv:5")
 
 
 @pytest.mark.parametrize("words", [("batch 1", "batch 2"), ("", ""), ("Train", "batch 2")])
