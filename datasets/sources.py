@@ -100,8 +100,6 @@ def read_train_and_val(
     inside = source != val
     sources = {"train": train} | ({} if division else {"val": source})
     require_division(division, options.split_by)
-    if inside and not may_have_splits(train):
-        raise ConfigError(no_val(train))
     found = read_splits(sources, options, log)
     if division:
         return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
@@ -129,18 +127,13 @@ def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val
     if not shared or (has_val and trained == set(theirs)):
         return ""
     if not has_val:
-        return no_val(train)
+        return (
+            f"train={train}, but val= still names the demo, and the training data have no split for validation: "
+            f"set val= to images of your own, or val=.2 to split off a fifth of the training images"
+        )
     found = f"{len(shared)} of {amount(len(theirs), 'validation image')}"
     fix = "take them out of one split, or write val=.2 to split off a fifth of the training images"
     return one_line(f"{train}: training images in the validation split, such as {shared[0]}: {found}; {fix}")
-
-
-def no_val(train: str) -> str:
-    """Returns the error of training data without a validation split, for a run without val=."""
-    return (
-        f"train={train}, but val= still names the demo, and the training data have no split for validation: "
-        f"set val= to images of your own, or val=.2 to split off a fifth of the training images"
-    )
 
 
 def read_splits(

@@ -42,7 +42,7 @@ def read_data_file(file: File, split: Split) -> Source:
 
     `image_root` replaces the folder `path` of the file."""
     path = Path(file.path)
-    config = _with_images(path, _config(path))
+    config = _with_images(path, darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path))
     keys = [key for key in PARTS if config.get(key)]
     chosen = [key for key in split if key in keys][:1] if split else keys
     if not chosen:
@@ -89,11 +89,6 @@ def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
         text = f"{folder.path}: data files that are not read, because there is {path.name}: {len(others)}, for example "
         source.notes.append(one_line(text + others[0]))
     return [source]
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """Returns the contents of a data file, yaml or darknet. Raises DataError."""
-    return darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
 
 
 def _with_images(path: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from refused import refused
 from datasets.errors import DataError
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
+from datasets.sources import read_train_and_val
+from train import Config
 
 
 def image(id_: Any, name: str, **changes: Any) -> dict:
@@ -253,3 +255,13 @@ def test_a_file_with_captions_only_is_an_error_that_names_what_to_give(tmp_path)
     path.write_text(json.dumps({"images": images, "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}))
     with refused(DataError, "captions.json", "instances_train2017.json"):
         read(str(path), "train")
+
+
+def test_a_file_that_names_its_splits_needs_no_val(tmp_path: Path) -> None:
+    """It was refused as training data without a split for validation."""
+    for name in ("a.png", "b.png"):
+        paint(tmp_path / name)
+    images = [image(1, "a.png", subset="train"), image(2, "b.png", subset="val")]
+    path = write(tmp_path, images, [annotation(1), annotation(2)])
+    parts = read_train_and_val(path, Config.val, ReadOptions(), lambda note: None)
+    assert [Path(part.path(0)).name for part in parts] == ["a.png", "b.png"]

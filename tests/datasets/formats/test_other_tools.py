@@ -61,30 +61,6 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
         assert [row[2] for row in boxes(read(str(tmp_path / source), "train"))] == [["cat"]], source
 
 
-def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
-    splits = {"a": {}, "b": {"split": "train "}, "c": {"split": "val"}, "d": {"split": None}, "e": {"split": "more"}}
-    objects = {"bbox": XYWH[:1], "category": ["cat"]}
-    rows = [{"file_name": f"{name}.png", "objects": objects, **split} for name, split in splits.items()]
-    path = text(tmp_path / "m.jsonl", lines(*rows))
-    for part, name in (("train", "b.png"), ("val", "c.png")):
-        found = read(str(path), part)
-        assert [Path(row[0]).name for row in boxes(found)] == [name]
-        assert (
-            "m.jsonl: images that belong to no split, left out: 3, for example a.png (" in found.notes[0]
-            and "'more'" in found.notes[0]
-        )
-    assert len(read(str(path), "all")) == 5 and not read(str(path), "all").notes
-
-
-def test_all_parts_of_json_lines_have_the_classes_of_the_file(tmp_path: Path) -> None:
-    rows = [
-        {"file_name": f"{name}.png", "objects": {"bbox": XYWH[:1], "category": [name]}, "split": split}
-        for name, split in (("dog", "train"), ("cat", "val"))
-    ]
-    path = text(tmp_path / "m.jsonl", lines(*rows))
-    assert [read(str(path), split).classes for split in ("train", "val")] == [("cat", "dog")] * 2
-
-
 def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
     """Hugging Face's guides show files with numbers only."""
     record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [0, 11]}}

@@ -84,12 +84,6 @@ def labelme(folder: Path) -> Export:
     return Export(notes=("'dog' (point)",))
 
 
-# ---- LabelImg
-
-
-# ---- VIA 2
-
-
 # ---- Supervisely
 
 
