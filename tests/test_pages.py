@@ -129,7 +129,7 @@ def provide(name: str) -> None:
         shutil.copytree("FOLDER", path.parent, dirs_exist_ok=True)
         shutil.copy("FOLDER/train.txt", path)
     elif not path.suffix:
-        labels = shutil.ignore_patterns("*.txt") if "images" in name else None
+        labels = shutil.ignore_patterns("*.txt") if "images" in name.lower() else None
         shutil.copytree("FOLDER", path, ignore=labels)
         if name == "NEW":  # classes that no model has
             text(path / "classes.txt", "\n".join(f"new {label}" for label in demo.CLASSES))
@@ -154,7 +154,7 @@ def short(script: str, words: list[str]) -> list[str]:
 
 def provide_inputs(words: list[str]) -> None:
     """Makes what the words of a command name: the values of some constants, and the first word without a name."""
-    inputs = [word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint)=", word)]
+    inputs = [word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint|image_root)=", word)]
     inputs += [word for word in words if "=" not in word and not re.match(r"-|.*\.py$|tools\.|\.\.\.$", word)][:1]
     inputs += [word for word in words if word.endswith((".jpg", ".png"))]
     for name in inputs:
