@@ -42,6 +42,7 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r".*(model=resnet_18|optimizer=nadam)": "test_extend.py runs them after the change of the page",
     r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs some, and compiles the others",
     r"export |python -m torch": "have no effect to see",
+    r".*\.cuda\(\)": "needs a GPU",
 }
 QUICK = ("README.md",)
 OVERRIDES = {  # script -> words that follow the words of the command, so that it is fast
