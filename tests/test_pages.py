@@ -155,7 +155,9 @@ def short(script: str, words: list[str]) -> list[str]:
 
 def provide_inputs(words: list[str]) -> None:
     """Makes what the words of a command name: the values of some constants, and the first word without a name."""
-    inputs = [word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint|image_root)=", word)]
+    inputs = [
+        word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint|image_root)=", word)
+    ]
     inputs += [word for word in words if "=" not in word and not re.match(r"-|.*\.py$|tools\.|\.\.\.$", word)][:1]
     inputs += [word for word in words if word.endswith((".jpg", ".png"))]
     for name in inputs:
