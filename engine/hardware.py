@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from utils.start import install_line
 from utils.threads import shared_memory
 
 
@@ -18,9 +19,7 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
     count = torch.cuda.device_count()
     if not torch.cuda.is_available():
         if has_nvidia_driver():
-            build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            fix = "install a matching torch (README.md, Quick start)"
-            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: {fix}."
+            yield f"There is an NVIDIA GPU that torch {torch.__version__} cannot use, {usable_build()} (docs/install.md)"
     elif count > 1 and "WORLD_SIZE" not in os.environ:
         words = [word for word in command if not word.startswith("device=")]
         start = f"torchrun --standalone --nproc_per_node={count} {shlex.join(words)}"
@@ -48,6 +47,15 @@ def has_nvidia_driver() -> bool:
     if sys.platform == "win32":
         return shutil.which("nvidia-smi") is not None
     return os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0")
+
+
+def usable_build() -> str:
+    """Says why the installed PyTorch may not be able to use an NVIDIA GPU, and how to install one that can."""
+    if torch.version.cuda is not None:
+        return f"its driver or the GPU is too old for CUDA {torch.version.cuda}: {install_line('cu126')}"
+    if Path(sys.prefix).parent.name == "cpu":  # the environment of uv run --project cpu
+        return "it is built for CPUs: start without --project cpu"
+    return f"it is built for CPUs: {install_line('cu130' if sys.platform == 'win32' else '')}"
 
 
 def shared_memory_warning(

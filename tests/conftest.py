@@ -25,6 +25,7 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
 NO_SHARED = "no real data sets and weights (a folder `shared` next to the repository)"
 NO_GPU = "no CUDA device"
+NO_SHARED_MEMORY = "processes cannot share memory: /dev/shm cannot be written"
 
 
 @pytest.fixture(scope="session")
@@ -76,11 +77,15 @@ def is_ours(thread: threading.Thread) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked `gpu` without a CUDA device."""
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=NO_GPU))
+    """Skips tests marked `gpu` without a CUDA device, and those marked `shared_memory` without shared memory."""
+    missing = {
+        "gpu": None if torch.cuda.is_available() else NO_GPU,
+        "shared_memory": None if sys.platform != "linux" or os.access("/dev/shm", os.W_OK) else NO_SHARED_MEMORY,
+    }
+    for item in items:
+        for mark, reason in missing.items():
+            if reason is not None and item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_sessionstart() -> None:
@@ -93,6 +98,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Gives the modules back to garbage collection: triton prints 40 lines at the end of a process about what is left."""
+    gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

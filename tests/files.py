@@ -1,6 +1,7 @@
 """Small files for tests: images, text and JSON, annotations with one box for each image, and the boxes that are read."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def text(path: Path, words: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(words if isinstance(words, str) else json.dumps(words, ensure_ascii=False), encoding="utf-8")
     return path
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a folder, which may be read-only, into a new one that can be changed."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
 
 
 def noise(seed: int = 0, height: int = 48, width: int = 64) -> np.ndarray:

@@ -236,6 +236,7 @@ def test_a_class_that_the_model_does_not_have_is_an_error(weights, painted, tmp_
         run(weights, painted(4, "val"), tmp_path / "out")
 
 
+@pytest.mark.shared_memory
 def test_batch_size_and_workers_do_not_change_the_metrics(weights, painted, tmp_path):
     data = with_boxes_of(weights, painted(5, "val"))
     a = run(weights, data, tmp_path / "a", batch_size=3)

@@ -83,6 +83,7 @@ def program(tmp_path) -> Path:
     return copy_of_the_program(tmp_path)
 
 
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
 def test_each_diff_applies_and_changes_at_most_three_files(program):
     for name, diff in DIFFS.items():
         assert 1 <= len(re.findall(r"^\+\+\+ b/", diff, re.MULTILINE)) <= 3, name

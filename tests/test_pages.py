@@ -31,7 +31,7 @@ from nets.pretrained import COCO_CLASSES
 from utils.config import override
 
 NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
-    r"git |source |py |python3 -m venv|uv |pip |docker ": "change the environment; the workflow README runs those of the README",
+    r"git |source |py |python3 -m venv|\.venv/|uv |pip |docker ": "change the environment; .ci/run runs those of the README",
     r"tensorboard|python -m pytest|python -m docs": "servers, these tests, and what replaces images of the repository",
     r"ovc |pnnx |trtexec |python -m benchmarks": "other programs, and what takes hours",
     r".*s3://|mount-s3|rclone|.*/mnt/": "need a bucket; test_buckets.py does the same with a server on this computer",

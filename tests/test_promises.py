@@ -50,6 +50,7 @@ def run(demo_images, tmp_path_factory):
     return train_quietly(config(demo_images, tmp_path_factory.mktemp("run"), epochs=2))[0]
 
 
+@pytest.mark.shared_memory
 def test_workers_change_no_bit_of_a_run(demo_images, tmp_path, run):
     assert_same_run(train_quietly(config(demo_images, tmp_path, epochs=2, workers=1))[0], run)
 

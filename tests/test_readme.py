@@ -5,10 +5,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-from pages import ROOT, code_lines, spans, tables, text_of, without_code
+from pages import ROOT, code, code_lines, lines_of, spans, tables, text_of, without_code
 from refused import told
 
 import nets
@@ -105,6 +106,24 @@ def test_the_constants_page_names_constants():
     named = [table[1:] for table in tables(text_of(ROOT / "docs/constants.md")) if table[0][0] == "constant"]
     names = [span.partition("=")[0] for rows in named for row in rows for span in spans(row[0])]
     assert names and set(names) <= set(train.Config.__dataclass_fields__)
+
+
+def test_uv_and_pip_install_the_same():
+    projects = [tomllib.loads(text_of(ROOT / path)) for path in ("pyproject.toml", "cpu/pyproject.toml")]
+    listed = text_of(ROOT / "requirements.txt").split()
+    assert projects[0]["project"]["dependencies"] == listed
+    indexes = {index["name"]: index for index in projects[1]["tool"]["uv"]["index"]}
+    assert "index" not in projects[0]["tool"]["uv"] and all(index["explicit"] for index in indexes.values())
+    for name in ("torch", "torchvision"):  # from one index
+        assert (
+            projects[1]["tool"]["uv"]["sources"][name]["index"] in indexes
+            and name in projects[1]["project"]["dependencies"]
+        )
+
+
+def test_both_readmes_begin_with_the_same_commands():
+    first = [lines_of(code(text_of(page), "bash")[0]) for page in (ENGLISH, CHINESE)]
+    assert first[0] == first[1] and all(line.startswith("uv run ") for line in first[0])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the commands of a container for Linux")

@@ -11,10 +11,10 @@ try:
     import cv2  # noqa: F401
 except ModuleNotFoundError as missing:
     raise SystemExit(
-        f"this Python has no {missing.name}: activate the environment of the installation, or pip install -r requirements.txt"
+        f"this Python has no {missing.name}: begin with uv run, activate the environment, or pip install -r requirements.txt"
     ) from missing
 except ImportError as missing:  # mostly libGL.so.1, on servers and in containers
     raise SystemExit(
-        f"OpenCV cannot be imported ({missing}). If a library of the system is missing: apt-get install libgl1 libglib2.0-0, "
-        f"or pip uninstall opencv-python and pip install opencv-python-headless"
+        f"OpenCV cannot be imported ({missing}). One that needs no library of the system: pip uninstall -y opencv-python "
+        f"opencv-python-headless && pip install opencv-python-headless"
     ) from missing

@@ -18,6 +18,7 @@ from filelock import FileLock
 from utils import remote
 from utils.files import IMAGE_SUFFIXES, cache_folder
 from utils.remote import WEB, Entry, FetchError, is_address, path_of, scheme_of
+from utils.tar import extract_tar
 
 LABELS = (".txt", ".json", ".jsonl", ".ndjson", ".manifest", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".data", ".names")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -137,7 +138,7 @@ def _extract(archive: str, folder: Path, shown: str) -> None:
             if isinstance(opened, zipfile.ZipFile):
                 opened.extractall(folder)  # without "..", and without links
             else:
-                opened.extractall(folder, filter="data")  # refuses names and links that lead outside
+                extract_tar(opened, folder)
     except Exception as error:  # of a password, a damaged file, a full disk: each has its own kind
         fix = "make room, or get another copy, without a password"
         raise FetchError(f"{shown}: cannot be unpacked to {folder.parent} ({error}): {fix}") from error

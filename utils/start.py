@@ -1,8 +1,10 @@
 """What must happen in a script before PyTorch is imported, which takes seconds. Every script imports this module first."""
 
 import os
+import re
 import sys
 from collections.abc import Collection, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from utils import signals  # noqa: F401  notes the parent process: torchrun may be killed while PyTorch is imported
@@ -22,6 +24,40 @@ def misspelled(words: Sequence[str], constants: Collection[str]) -> str | None:
     return None
 
 
+def install_line(build: str) -> str:
+    """Returns the command that replaces PyTorch by a build of it: "cpu" or "cu126", as in its version, otherwise that of PyPI."""
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if re.fullmatch(r"cpu|cu\d+", build) else ""
+    return f"pip uninstall -y torch torchvision && pip install torch torchvision{index}"
+
+
+def unfit_torchvision() -> str | None:
+    """Returns the message if torchvision does not fit to torch, which only the first evaluation would find; None if it fits.
+
+    Where their versions leave a doubt, torchvision is imported here, which takes seconds.
+    """
+    try:
+        version, other = metadata.version("torch"), metadata.version("torchvision")
+        base, _, build = version.partition("+")
+        pinned = re.search(r"\btorch ?\(?==([^;),]+)", " ".join(metadata.requires("torchvision") or ()))
+        if build != other.partition("+")[2] or (pinned and pinned[1] != base):
+            import_torchvision()
+    except metadata.PackageNotFoundError as missing:
+        return f"this Python has no {missing.name}: activate the environment, or pip install -r requirements.txt"
+    except (ImportError, RuntimeError) as error:
+        fault = str(error).splitlines()[0]
+        return f"torch {version} and torchvision {other} are of different builds ({fault}): {install_line(build)}"
+    return None
+
+
+def import_torchvision() -> None:
+    """Raises ImportError or RuntimeError if NMS of torchvision cannot run where torch computes."""
+    import torch
+    import torchvision.ops  # noqa: F401  both are slow to import
+
+    if torch.version.cuda and torch.ops.torchvision._cuda_version() == -1:
+        raise RuntimeError("torchvision has no CUDA")
+
+
 def end_in_one_line(kind: type[BaseException], error: BaseException, trace) -> None:
     """Prints an error that ended the program as Python does, but for Ctrl-C a line without a traceback."""
     if issubclass(kind, KeyboardInterrupt):
@@ -36,7 +72,7 @@ def begin(script: Path) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # each process would print it
         return
     constants = constants_of(script)
-    if constants and (message := misspelled(sys.argv[1:], constants)):
+    if constants and (message := misspelled(sys.argv[1:], constants) or unfit_torchvision()):
         raise SystemExit(f"\n{message}")
 
 

@@ -185,6 +185,7 @@ def test_extra_augment_is_applied_to_training_samples_only(painted):
     assert_same(val[Key(0, 1, 1, SIZE)], dataset_of(painted(8))[Key(0, 1, 1, SIZE)])
 
 
+@pytest.mark.shared_memory
 def test_samples_with_extra_augment_are_pure_functions_and_the_same_in_workers(painted):
     data = dataset_of(painted(8), augment=AUGMENT, seed=4, extra_augment=invert)
     first = [data[key] for key in keys(1)]

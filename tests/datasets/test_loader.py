@@ -4,6 +4,7 @@ import multiprocessing as mp
 import re
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,7 @@ def test_validation_has_every_image_once_over_all_ranks(world, batch_size):
 # ---- batches
 
 
+@pytest.mark.shared_memory
 def test_workers_do_not_change_a_batch_and_epochs_differ(painted):
     data = dataset_of(painted(9))
     alone, workers = (batches_of(data, (0, 1, 0), count) for count in (0, 2))
@@ -154,6 +156,7 @@ def test_workers_do_not_change_a_batch_and_epochs_differ(painted):
         for name in sorted({"fork", "spawn"} & set(mp.get_all_start_methods()))
     ],
 )
+@pytest.mark.shared_memory
 def test_workers_notice_that_the_no_augmentation_epochs_begin_earlier(painted, method):
     """A time limit changes the number of epochs while the workers run."""
     data = dataset_of(painted(5))
@@ -179,6 +182,7 @@ def test_ranks_draw_the_samples_that_one_process_would(painted):
             assert torch.equal(shard.boxes, batch.boxes[rank::2, :most])
 
 
+@pytest.mark.shared_memory
 def test_batches_from_workers_stay_valid_after_the_next_ones(painted):
     data, sampler = dataset_of(painted(9)), train_sampler(9, 2)
     parts = [(batch.images[1, :, ::3], batch.boxes) for batch in build_loader(data, sampler, 2)]
@@ -208,6 +212,7 @@ def threads_with_sigterm(pid: int) -> int:
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="this system does not report the sender of a signal")
+@pytest.mark.shared_memory
 def test_workers_ignore_sigterm_except_from_their_parent(painted):
     torch.set_num_threads(torch.get_num_threads())  # from here on torch starts more threads in the workers
     data = dataset_of(painted(9))
@@ -217,8 +222,10 @@ def test_workers_ignore_sigterm_except_from_their_parent(painted):
     workers = [child for child in mp.active_children() if child not in others]
     assert all(threads_with_sigterm(worker.pid) <= 1 for worker in workers)
     for worker in workers:
-        for name in ("-TERM", "-INT", "-HUP"):  # from another process: a batch system, Ctrl-C, a closed terminal
-            subprocess.run(["kill", name, str(worker.pid)], check=True)
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):  # from another process: a batch system, Ctrl-C, a closed terminal
+            subprocess.run(
+                [sys.executable, "-c", f"import os, signal; os.kill({worker.pid}, signal.{name})"], check=True
+            )
     assert len(list(batches)) == 7 and all(worker.is_alive() for worker in workers) and len(workers) == 2
     for worker in workers:
         worker.terminate()  # as the end of the program does
@@ -241,6 +248,7 @@ class Failing(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     "error", [ImageError("a.png: cut off"), ValueError("one: two\nthree"), OSError(5, "I/O", "b.png")]
 )
+@pytest.mark.shared_memory
 def test_an_error_has_the_same_message_with_and_without_workers(error):
     for options in ({}, {"num_workers": 1, "worker_init_fn": init_worker}):
         batches = iter(Loader(Failing(error), batch_sampler=[[0], [1], [2]], **options))

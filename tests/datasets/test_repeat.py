@@ -74,6 +74,7 @@ def test_any_number_of_ranks_and_any_start_draw_the_same_keys(tmp_path):
     assert [key.position for batch in whole for key in batch] == list(range(120))  # repeats are augmented differently
 
 
+@pytest.mark.shared_memory
 def test_mosaics_take_their_partners_from_the_same_order(painted):
     """Then a bounded cache has them. Workers and a second data set draw the same samples."""
     data = read_annotation_file(str(painted(9)))

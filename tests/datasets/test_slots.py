@@ -1,10 +1,12 @@
 """Shared memory of workers is reused only when no tensor or array shows it."""
 
 import numpy as np
+import pytest
 
 from datasets import shared_memory
 
 
+@pytest.mark.shared_memory
 def test_a_slot_is_reused_when_nothing_shows_its_images(monkeypatch):
     monkeypatch.setattr(shared_memory, "get_worker_info", lambda: "a worker")
     monkeypatch.setattr(shared_memory, "_slots", shared_memory._slots.copy())

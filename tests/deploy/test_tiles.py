@@ -272,6 +272,7 @@ def assert_as_the_detector(detections, data, weights, **options):
         np.testing.assert_allclose([one["score"] for one in ours], result.scores, atol=1e-4)
 
 
+@pytest.mark.shared_memory
 def test_an_evaluation_with_tiles_has_the_detections_of_the_detector(weights, large, tmp_path):
     plain, _ = evaluated(weights, large, tmp_path / "plain")
     tiled, metrics = evaluated(weights, large, tmp_path / "tiled", tile=96, overlap=0.3)

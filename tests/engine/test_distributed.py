@@ -404,6 +404,23 @@ def test_idle_gpus_are_reported(monkeypatch):
     told(advice, "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'", "device=cuda:all")
 
 
+@pytest.mark.parametrize(
+    "cuda, prefix, fix",
+    [
+        (None, "/thaw/cpu/.venv", "without --project cpu"),
+        (None, "/thaw/.venv", "pip install torch torchvision"),
+        ("13.0", "/thaw/.venv", "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu126"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_told_with_the_fix(monkeypatch, cuda, prefix, fix):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "has_nvidia_driver", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(hardware.sys, "prefix", prefix)
+    (advice,) = hardware.gpu_advice(["train.py"])
+    told(advice, torch.__version__, fix, "docs/install.md")
+
+
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
     with refused(ConfigError, "amp=bf16", "device=cuda:all", "amp=fp16"):
         train.main(train.Config(device="cuda:all", amp="bf16"))

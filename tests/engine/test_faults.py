@@ -184,6 +184,7 @@ def test_a_closed_terminal_stops_a_run_unless_it_is_ignored(ignored):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 @pytest.mark.usefixtures("no_loader_left")
+@pytest.mark.shared_memory
 def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path, at_call):
     others = mp.active_children()
 
@@ -217,6 +218,7 @@ def test_a_run_without_loader_processes_needs_no_shared_memory(demo_images, tmp_
 
 
 @posix
+@pytest.mark.shared_memory
 def test_a_batch_that_cannot_be_sent_ends_the_loader_process(tmp_path, monkeypatch, capfd):
     """PyTorch hands shared memory over through a socket in the folder of temporary files, which may be full or gone."""
     options = {"num_workers": 1, "worker_init_fn": init_worker, "timeout": 30}

@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +159,7 @@ def test_config_and_environment_are_written(tmp_path):
     assert len(written["earlier_starts"]) == 2 and written["earlier_starts"][0]["torch"] == torch.__version__
 
 
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
 def test_environment_holds_the_git_commit_if_there_is_one(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)

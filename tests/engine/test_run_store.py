@@ -286,7 +286,8 @@ def test_a_run_that_cannot_be_uploaded_ends_with_an_error_that_names_its_folder(
 
 
 @pytest.mark.parametrize("output", ("s4://bucket/runs", RUNS))
-def test_an_output_that_cannot_be_used_is_an_error_before_the_data_are_read(demo_images, monkeypatch, output):
+def test_an_output_that_cannot_be_used_is_an_error_before_the_data_are_read(demo_images, tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Faulty, "find", mock.Mock(side_effect=PermissionError("403")))
     with refused(FetchError, output):
         run_once(small.config(demo_images, output, train="missing"))

@@ -351,7 +351,8 @@ def test_label_studio_gets_the_labels_and_the_proposals(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.boxes, data.boxes[:4])  # the labels, not the proposals
 
 
-def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
+def test_errors_name_the_fix(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with refused(ConfigError, "data="):
         suspects.main(suspects.Config())
     with refused(ConfigError, f"seed={2**63}", 2**63 - 1):

@@ -274,9 +274,9 @@ def test_names_and_links_in_a_zip_stay_inside(tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_symlink()]
 
 
-def test_a_hard_link_in_a_tar_is_the_file(tmp_path):
-    copy = local(archive_of(tmp_path / "a.tar", {"./a.png": "image", "b.png": "=> ./a.png"}))
-    assert contents_of(copy) == {"a.png": b"image", "b.png": b"image"}
+def test_a_link_in_a_tar_is_the_file(tmp_path):
+    copy = local(archive_of(tmp_path / "a.tar", {"./a.png": "image", "b.png": "=> ./a.png", "c/d.png": "-> ../a.png"}))
+    assert contents_of(copy) == {"a.png": b"image", "b.png": b"image", "c/d.png": b"image"}
 
 
 @pytest.mark.parametrize("size", (0, 600))

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from refused import mentions
+import torch
+from refused import mentions, refused, told
 
+from utils import start
 from utils.files import missing_text
 from utils.start import misspelled
 
@@ -72,7 +74,41 @@ def test_an_older_python_is_told_which_one_is_needed(tmp_path, command):
 def test_a_missing_system_library_is_reported_with_the_fix(tmp_path):
     (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
     done = run(tmp_path, "train.py", "")
-    assert done.returncode == 1 and "libGL.so.1" in done.stderr and "apt-get install" in done.stderr
+    assert done.returncode == 1 and "libGL.so.1" in done.stderr and "pip install opencv-python-headless" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "version, other, needs, fault, index",
+    [
+        ("2.13.0+cpu", "0.28.0", "torch (==2.13.0)", "operator torchvision::nms does not exist", "/cpu"),
+        ("2.15.0", "0.28.0", "torch==2.13.0", "operator torchvision::nms does not exist", None),
+        ("2.7.0a0+nv25", "0.22.0a0", "torch", "", None),  # in a container of NVIDIA, other labels fit
+        ("2.13.0", "0.28.0", "torch (==2.13.0)", None, None),  # no doubt: not imported, which would take seconds
+    ],
+)
+def test_torch_and_torchvision_of_different_builds_are_told(monkeypatch, version, other, needs, fault, index):
+    def imported():
+        assert fault is not None
+        if fault:
+            raise RuntimeError(fault)
+
+    monkeypatch.setattr(start.metadata, "version", {"torch": version, "torchvision": other}.get)
+    monkeypatch.setattr(start.metadata, "requires", lambda _: ["numpy", needs])
+    monkeypatch.setattr(start, "import_torchvision", imported)
+    message = start.unfit_torchvision()
+    if fault:
+        told(message, version, other, fault, "pip install torch torchvision")
+        assert message.partition("--index-url")[2].endswith(index or "")
+    else:
+        assert message is None
+
+
+def test_a_torchvision_without_cuda_does_not_fit_to_a_torch_with_it(monkeypatch):
+    start.import_torchvision()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.ops.torchvision, "_cuda_version", lambda: -1)
+    with refused(RuntimeError, "torchvision", "CUDA"):
+        start.import_torchvision()
 
 
 def test_a_program_from_standard_input_may_import_train():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from files import boxes, coco, cvat, paint, text, voc
+from files import boxes, coco, copy, cvat, paint, text, voc
 from refused import refused
 
 from datasets.errors import DataError
@@ -50,7 +50,7 @@ STRAYS = {  # name of a label file of the image more/stray.png -> its contents
 def test_a_stray_label_file_changes_nothing_or_is_an_error(tmp_path: Path, name: str, stray: str, part: str) -> None:
     """The data sets as other tools write them, each with a label file of another format, and an image without labels."""
     root = tmp_path / "set"
-    shutil.copytree(TOOLS / name, root)
+    copy(TOOLS / name, root)
     before = boxes(read(str(root), part))
     paint(root / "unused" / "extra.png"), paint(root / "more" / "stray.png"), text(root / stray, STRAYS[stray])
     try:
@@ -67,7 +67,7 @@ def test_a_stray_label_file_changes_nothing_or_is_an_error(tmp_path: Path, name:
 def test_nothing_is_reported_for_the_files_of_real_tools(tmp_path: Path, name: str, part: str) -> None:
     """Nor for texts, settings and other files that no reader takes for labels."""
     root = tmp_path / "set"
-    shutil.copytree(TOOLS / name, root)
+    copy(TOOLS / name, root)
     before = read(str(root), part)
     others = {
         "requirements.txt": "numpy==2.0\nopencv-python\n",
@@ -98,7 +98,7 @@ def in_upper_case(path: Path) -> Path:
 def test_suffixes_may_be_in_upper_case(tmp_path: Path, name: str, kind: str) -> None:
     """Files that another file names keep their names."""
     root = tmp_path / "set"
-    shutil.copytree(TOOLS / name, root)
+    copy(TOOLS / name, root)
     before = [row[1:] for row in boxes(read(str(root), "all"))]
     files = [path for path in root.rglob("*") if path.is_file()]
     images = {path for path in files if path.suffix == ".png"}
