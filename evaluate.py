@@ -91,7 +91,7 @@ def main(cfg: Config) -> dict:
         ranks.log(loaded.note)
     is_here = loaded.config and not remote.is_address(cfg.checkpoint or "")
     usual_folder = loaded.path.parent if is_here else Path("runs")  # official weights and exported files are of no run
-    source = cfg.data or loaded.config.get("val")
+    source = cfg.data or validation_data(loaded)
     if ranks.is_main:
         require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder, "give output=FOLDER")
         outputs.require_evaluation(cfg.output, source)
@@ -118,6 +118,15 @@ def main(cfg: Config) -> dict:
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
     return metrics
+
+
+def validation_data(loaded: load.Loaded) -> str | None:
+    """Returns the validation data of a checkpoint. A list that its run wrote lies next to it, also if the run was moved."""
+    written = loaded.config.get("val")
+    if written is None or remote.is_address(written):
+        return written
+    moved = loaded.path.parent / Path(written).name
+    return str(moved) if moved.is_file() else written
 
 
 def measure(cfg: Config, loaded: load.Loaded, data: Annotations, ranks: processes.Ranks) -> dict:

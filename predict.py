@@ -7,13 +7,16 @@ a stream.
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from datasets.formats.class_names import read_classes
 from deploy.detector import Detector
@@ -22,9 +25,9 @@ from deploy.label_files import KINDS, LabelFiles
 from deploy.load import is_checkpoint
 from deploy.predictor import Predictor
 from deploy.sources import Sources, find_sources, require_videos, validation_images
-from deploy.speed import decoded, measure, speed_table
+from deploy.speed import measure, speed_table
 from deploy.thresholds import threshold_text
-from deploy.video import require_window
+from deploy.video import Video, require_window
 from deploy.writer import VIDEOS, Results, output_name
 from engine import runs
 from nets.postprocess import MAX_CANDIDATES
@@ -154,7 +157,9 @@ def speed_of(detector: Detector, sources: Sources) -> str:
     images = list(sources.images.values())
     if addresses := [path for path in images if is_web_address(path)]:
         raise ConfigError(f"speed=true is for files: download {brief(addresses[0])} first")
-    frames = decoded(images, list(sources.videos.values()), detector.read)
+    frames: Iterator[np.ndarray] = map(detector.read, itertools.cycle(images))
+    if not images:
+        frames = Video(next(iter(sources.videos.values()))).frames(0)
     return speed_table(measure(detector, frames), detector.batch_size)
 
 

@@ -31,10 +31,9 @@ from engine.evaluation import Initial, validate
 from engine.final_report import MAX_IMAGES as MAX_REPORT_IMAGES
 from engine.final_report import evaluate_best, is_complete
 from engine.memory import MAX_IMAGES, StepMemory
-from engine.network import Network, step_seconds
+from engine.network import WrappedModel, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
-from engine.parallel import compile_forward
 from engine.rates import Rates, given_or
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
@@ -99,7 +98,6 @@ class Config(Constants):
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int | None = None  # processes that load images, per training process; none: chosen by device and cores
-    compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0  # of new weights, the order of the images and the augmentation; another one shows how results vary
@@ -200,7 +198,7 @@ PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "worke
 
 # A resumed run may change these constants, too. A change of any other constant would make it a different training.
 MAY_CHANGE = PER_NODE | {
-    *("epochs", "hours", "name", "compile", "evaluate_every", "save_every", "save_minutes"),
+    *("epochs", "hours", "name", "evaluate_every", "save_every", "save_minutes"),
     *("timeout_minutes", "patience", "report"),
 }
 
@@ -218,7 +216,7 @@ def main(
     - `rates`: learning rates, weight decay and clipping of gradients
     - `course`: the epochs, what each of them does, and the schedule of the learning rate
     - `updater`: the optimizer, mixed precision, and the moving average of the weights (EMA)
-    - `network`: freezes and thaws the model, and wraps it for several GPUs
+    - `wrapped_model`: freezes and thaws the model, and wraps it for several GPUs
     - `saver`: log.csv, best.pt and last.pt
 
     Then comes the loop over the epochs.
@@ -254,28 +252,24 @@ def main(
     updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))  # the optimizer
     state, begun_meter = origin.progress()  # epoch 0, or where the run to resume has stopped
     train_loader = build_train_loader(cfg, data.train, model, course, extra_augment, parts, ranks)
-    network = Network(cfg, model, updater, train_loader.batch_sampler, ranks)
-    measure_step = partial(step_seconds, network, parts.criterion, train_loader, parts.clock)
+    wrapped_model = WrappedModel(cfg, model, updater, train_loader.batch_sampler, ranks)
+    measure_step = partial(step_seconds, wrapped_model, parts.criterion, train_loader, parts.clock)
     course.choose_epochs(measure_step, len(data.val), state.epoch, ranks, (updater,))  # only with hours=
-    cfg = replace(
-        cfg, **rates.constants, **course.constants
-    )  # all values are known; a late run with hours= is shortened
+    # All values are known; a late run with hours= is shortened.
+    cfg = replace(cfg, **rates.constants, **course.constants)
 
     # ---- What the run will do, and the folder that it saves to.
-    done = course.done(state)
+    end_reason = course.done(state)
     initial_text = summary.initial_text(initial, rates, user_config.learning_rate is None)
     about = summary.run_summary(user_config, cfg, data, updater, course, initial_text, ranks)
     for text in (*about, memory.text(), course.time_text):
         ranks.log(text)
-    if done and origin.folder and is_finished(origin.folder, state, cfg, data, ranks):
-        ranks.log(summary.nothing_to_do(done, course, origin.folder, state))
+    if end_reason and origin.folder and is_finished(origin.folder, state, cfg, data, ranks):
+        ranks.log(summary.nothing_to_do(end_reason, course, origin.folder, state))
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
     warn_if_boxes_are_lost(train_loader.dataset, cfg, ranks)
     ranks.log(summary.resumed_text(origin.folder, state, begun_meter))
-    if cfg.compile:
-        compiled = compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn)
-        ranks.log(compiled)
     folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
@@ -287,14 +281,15 @@ def main(
         with stop:
             try:
                 state = saver.begin(state, meter, initial.row)
-                while not (done := course.done(state)):
+                while not (end_reason := course.done(state)):
                     phase = course.phase(state.epoch)  # frozen, augmented, ...: what this epoch does
-                    wrapped = network.begin(phase, meter.batches)  # batches that a resumed run has trained are skipped
+                    # Batches of the epoch that a resumed run has trained are skipped.
+                    step_model = wrapped_model.begin(phase, meter.batches)
                     criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
                     progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
                     with progress as (batches, update_bar):
                         on_log = (update_bar, partial(saver.between_steps, state))
-                        fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
+                        fit_one_epoch(step_model, criterion, batches, updater, ranks, meter, on_log, stop)
                     row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
                     course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
                     if course.evaluates_after(phase.epoch):
@@ -308,15 +303,14 @@ def main(
                 raise SystemExit(error.text(data.train)) from error
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
-        if not done and not stop.received:
-            raise SystemExit(
-                "another process was asked to stop; everything is saved, and torchrun may restart this run"
-            )
+        if not end_reason and not stop.received:
+            why = "another process was asked to stop"
+            raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")
         report: list[str] = []
-        if done:  # the reason; None after a stop
-            ranks.log(f"done: {done}")
+        if end_reason:  # the reason; None after a stop
+            ranks.log(f"done: {end_reason}")
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
-    if done:
+    if end_reason:
         ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)
@@ -376,7 +370,7 @@ def build_train_loader(
     parts: Parts,
     ranks: Ranks,
 ) -> Loader[TrainSampler]:
-    """Builds the loader of this process's training batches. `Network.begin` sets its epoch, and the batch size of the phase.
+    """Builds the loader of this process's training batches. `WrappedModel.begin` sets its epoch, and the batch size of the phase.
 
     Its workers share `course.no_aug_from`, because hours= may change it.
     """

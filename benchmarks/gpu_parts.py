@@ -81,7 +81,7 @@ def trainer(cfg, model: str, amp: str, graphs: bool = True) -> tuple[Updater, Ca
     def one_step() -> None:
         with updater.autocast():
             predictions = network(images)
-        updater.step(criterion(predictions, boxes, labels, (cfg.size, cfg.size))["total"])
+        updater.backward(criterion(predictions, boxes, labels, (cfg.size, cfg.size))["total"])
 
     return updater, one_step
 

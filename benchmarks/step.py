@@ -80,7 +80,7 @@ def time_step(cfg: Config, updater: Updater, batch: tuple, criterion, clock: Clo
     times.append(clock())
     updater.scaler.scale(loss).backward()
     times.append(clock())
-    updater.update()
+    updater.optimizer_step()
     return [*times, clock()]
 
 

@@ -77,13 +77,13 @@ def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annot
     source, total, far = annotations.source, len(gone), int((beyond > ROUNDED).sum())
     question = ""
     if far > 1 and far >= MUCH * total:
-        question = f"; {far} of {total} boxes reach out of their images: {QUESTION}"
+        question = f" (of {total} boxes, {far} reach out of their images: {QUESTION})"
     problems = []
     for row in np.flatnonzero(gone).tolist():
         box = ",".join(f"{value:g}" for value in annotations.boxes[row])
         height, width = annotations.sizes[owner[row]]
         problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
-    notes = note_dropped(f"{source}: boxes without area inside their images{question}", problems, total, bad_boxes)
+    notes = note_dropped(f"{source}: boxes outside their images{question}", problems, total, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)
     count = int(((beyond > 0.01) & ~gone).sum())  # less is rounding of fractions

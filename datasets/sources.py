@@ -181,14 +181,17 @@ def read_splits(
 
 
 def _require_labels(data: Annotations, source: str, split: str) -> None:
-    """Raises DataError for data without images, and for training data without boxes."""
+    """Raises DataError for data without images, and for training data without boxes to learn."""
     if len(data) == 0:
         raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
-    if split == "train" and len(data.labels) == 0:
+    if split == "train" and data.crowd.all():
         left = "".join(f"; {note}" for note in data.notes)
         hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
+        regions = (
+            f" besides {amount(len(data.crowd), 'crowd region')}, which are not learned" if len(data.crowd) else ""
+        )
         fix = "label them, or name the file or the folder with the boxes"
-        raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
+        raise DataError(f"{source}: no boxes in any of the images ({len(data)}){regions}: {fix}{hint}{left}")
 
 
 def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> list[str]:

@@ -192,20 +192,6 @@ def label_studio_task(image: Labeled, classes: Sequence[str], model: str) -> dic
     """Returns a task of Label Studio with the detections as a prediction; boxes in per cent of the image.
 
     The image is named as in a local storage whose document root is /. The score of the image is the mean of its scores."""
-    result = label_studio_boxes(image, classes)
-    place = os.path.abspath(image.path).replace(os.sep, "/").lstrip("/")
-    mean = 0.0
-    if result:
-        mean = round(float(image.scores.mean()), 4)
-    prediction = {"model_version": model, "score": mean, "result": result}
-    return {
-        "data": {"image": f"/data/local-files/?d={quote(place, errors='surrogateescape')}"},
-        "predictions": [prediction],
-    }
-
-
-def label_studio_boxes(image: Labeled, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the boxes of an image as Label Studio holds them in a prediction or an annotation."""
     width, height = image.size
     fixed = {"type": "rectanglelabels", "from_name": "label", "to_name": "image", "image_rotation": 0}
     fixed |= {"original_width": width, "original_height": height}
@@ -214,7 +200,10 @@ def label_studio_boxes(image: Labeled, classes: Sequence[str]) -> list[dict[str,
     for number, (box, (_, name, score)) in enumerate(zip(boxes, image.rows(classes), strict=True), 1):
         value = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"rotation": 0, "rectanglelabels": [name]}
         result.append({"id": f"box{number}", **fixed, "value": value, "score": score})
-    return result
+    place = quote(os.path.abspath(image.path).replace(os.sep, "/").lstrip("/"), errors="surrogateescape")
+    mean = round(float(image.scores.mean()), 4) if result else 0.0
+    prediction = {"model_version": model, "score": mean, "result": result}
+    return {"data": {"image": f"/data/local-files/?d={place}"}, "predictions": [prediction]}
 
 
 def label_studio_config(classes: Sequence[str]) -> str:

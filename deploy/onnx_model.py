@@ -171,11 +171,6 @@ def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
     return validated(about, path, "onnx")
 
 
-def metadata(values: Mapping[str, Any]) -> dict[str, str]:
-    """Encodes the description of a model as the metadata of its file: every value is JSON."""
-    return {name: json.dumps(value, ensure_ascii=False) for name, value in {"version": VERSION, **values}.items()}
-
-
 def add_metadata(proto, limits: Mapping[str, float], about: Mapping[str, Any]):
     """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
     import onnx
@@ -185,6 +180,7 @@ def add_metadata(proto, limits: Mapping[str, float], about: Mapping[str, Any]):
         part.ClearField("doc_string")
     for name, value in limits.items():  # an input with an initializer is optional
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
-    onnx.helper.set_model_props(proto, metadata(about))
+    values = {"version": VERSION, **about}
+    onnx.helper.set_model_props(proto, {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
     onnx.checker.check_model(proto)
     return proto

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from deploy import video
 from deploy.detector import Detector
@@ -17,7 +18,7 @@ from deploy.video import Video
 from deploy.writer import VIDEOS, Results, output_name
 from utils.draw import write_image
 from utils.images import READERS, ImageError, batched, prefetch
-from utils.progress import Progress, progress_bar
+from utils.progress import progress_bar
 
 Detect = Callable[[list[np.ndarray]], list[Result]]
 Write = Callable[[str, np.ndarray], None]
@@ -118,9 +119,7 @@ class Predictor:
             print(warning)
         return complete
 
-    def _run(
-        self, detect: Detect, batches: Iterable[list[SourceImage]], write: Write, wait: int, bar: Progress
-    ) -> bool:
+    def _run(self, detect: Detect, batches: Iterable[list[SourceImage]], write: Write, wait: int, bar: tqdm) -> bool:
         """Predicts all images, collects the results, and writes the drawn images by `write(name, drawn)`.
 
         `wait`: milliseconds for which a window shows each image, 0: until a key. Without a window, a thread draws and writes

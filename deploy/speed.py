@@ -2,25 +2,17 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from deploy import video
 from deploy.detector import Detector
 from utils.text import aligned
 
 PARTS = ("decoding", "preprocessing", "network", "post-processing")
 WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen in the first ones
 IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
-
-
-def decoded(images: Sequence[str], videos: Sequence[str], read: Callable[[str], np.ndarray]) -> Iterator[np.ndarray]:
-    """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of the first video."""
-    if images:
-        return map(read, itertools.cycle(images))
-    return video.Video(videos[0]).frames(0)
 
 
 def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float]:

@@ -48,5 +48,5 @@ class Tracker:
         tracks = np.full(len(result), NEW, np.int64)
         if len(tracked):
             tracks[tracked.data["row"]] = tracked.tracker_id
-        tracks[tracks >= 0] += 1  # numbers from 1 on, as the MOT format has them
+        tracks[tracks >= 0] += 1  # numbers from 1 on
         return replace(result, tracks=tracks)[strong | (tracks != NEW)]

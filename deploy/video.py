@@ -20,6 +20,7 @@ from utils.text import brief
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 TIMEOUT = 60.0  # seconds for the first window, of a slow connection
+MAX_RATE = 1000  # frames per second
 AHEAD = 8  # frames that are read ahead of the network
 
 
@@ -34,7 +35,8 @@ class Video:
         self.source, self._capture = source, _open(source)
         length = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
-        self.rate = self._capture.get(cv2.CAP_PROP_FPS) or 25
+        rate = self._capture.get(cv2.CAP_PROP_FPS)
+        self.rate = rate if 0 < rate <= MAX_RATE else 25  # streams announce their clock, such as 90,000
         self.count = 0  # frames that were read
 
     def frames(self, ahead: int) -> Generator[np.ndarray]:

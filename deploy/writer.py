@@ -1,4 +1,4 @@
-"""Detections as files: one JSON for all images, crops, and the tracks of videos."""
+"""Detections as files: one JSON for all images, crops, and label files."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class DetectionsFile:
 
 
 class Results:
-    """Writes the detections of images or frames as they come: detections.json, crops, tracks and label files.
+    """Writes the detections of images or frames as they come: detections.json, crops and label files.
 
     `open_folder` creates the folder of the results and returns it. It is called for the first image, so that a source without
     images leaves no folder. `category_ids`: of the labels in the JSON. With `labels`, frames and images of web addresses are
@@ -84,7 +84,6 @@ class Results:
         self.counts: Counter[str] = Counter()  # detections per class
         self.images_with: Counter[str] = Counter()  # images per class with a detection of it
         self.tracks: set[tuple[str, int]] = set()  # videos and the numbers of the tracks in them
-        self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.videos: list[Path] = []  # that were drawn
         self.images, self.begin = 0, time.perf_counter()
 
@@ -114,7 +113,7 @@ class Results:
         self.images_with.update(set(result.names))
         entries = self._entries(result, name, frame)
         if result.tracks is not None:
-            self._add_tracks(name, frame or 0, entries)
+            self.tracks.update((name, track) for track in result.tracks.tolist() if track >= 0)
         self._detections.add(entries)
         height, width = image.shape[:2]
         boxes = clip(result.boxes.astype(np.float64), width, height)
@@ -150,20 +149,6 @@ class Results:
             entries.append(entry)
         return entries
 
-    def _add_tracks(self, name: str, frame: int, entries: Sequence[dict]) -> None:
-        """Appends the tracked objects of a frame to the file of the video, in the text format of the MOT challenge."""
-        path = self.folder / "tracks" / f"{name}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mode = "a" if name in self.tracked else "w"
-        self.tracked.add(name)
-        with naming(path), open(path, mode, encoding="utf-8") as file:
-            for entry in entries:
-                if entry["track_id"] >= 0:
-                    self.tracks.add((name, entry["track_id"]))
-                    left, top, width, height = entry["bbox"]
-                    place = f"{left:.2f},{top:.2f},{width:.2f},{height:.2f}"
-                    file.write(f"{frame + 1},{entry['track_id']},{place},{entry['score']:.4f},-1,-1,-1\n")
-
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
@@ -180,7 +165,7 @@ class Results:
         seconds = (time.perf_counter() - self.begin) / self.images
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
         lines = [speed, f"detected: {self._counts()}"]
-        if self.tracked:
+        if self.tracks:
             lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:
             lines += self.labels.summary(self.folder / "labels", self.images)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from datasets.loader import Loader
 from engine.optimizer import MAX_BAD_STEPS, Updater
-from engine.parallel import compile_criterion
 from engine.run_folder import Run
 from report.drawn_images import draw_batches
 from utils.processes import Ranks
@@ -112,8 +111,6 @@ def fit_one_epoch(
     model.train()
     meter.start()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
-    if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
-        criterion = compile_criterion(criterion)
     log_at = 0  # batches of the epoch: the first step logs
     recent_ids: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
     for batch in loader:
@@ -124,7 +121,7 @@ def fit_one_epoch(
                 predictions = model(batch.images)
             losses = criterion(predictions, *batch.targets)
             # Scaled backward; after the last batch of a step: unscale, clip, optimizer step, EMA.
-            updater.step(losses["total"], len(batch.images))
+            updater.backward(losses["total"], len(batch.images))
         meter.add(losses)
         recent_ids.append(batch.ids)
         if updater.micro:  # no log and no save between the batches of a step

@@ -20,7 +20,7 @@ CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search
 WARM_UP_STEPS, TIMED_STEPS = 3, 5  # of `step_seconds`: the first steps allocate memory and choose algorithms
 
 
-class Network:
+class WrappedModel:
     """The owner of what wraps the model, and of when it is wrapped again.
 
     `cfg`: the constants of train.py; `sampler`: of the training batches, which gets the epoch and its batch size.
@@ -53,11 +53,11 @@ class Network:
 def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: Callable[[str], None]) -> nn.Module:
     """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
 
-    The model is returned unchanged if it is compiled, gradients accumulate, or input sizes vary.
+    The model is returned unchanged if gradients accumulate, or input sizes vary.
     """
     search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
     torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         return model
     if updater.device.type != "cuda" or updater.accumulate > 1 or sampler.multi_scale:
         return model
@@ -65,21 +65,21 @@ def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: C
 
 
 def step_seconds(
-    network: Network,
+    wrapped_model: WrappedModel,
     build_criterion: Callable,
     loader: Iterable,
     clock: Callable[[], float],
     phase: Phase,
 ) -> float:
     """Measures the seconds of a training step of a phase, with its data. Model and updater are afterwards as they were."""
-    model, updater, ranks = network.model, network.updater, network.ranks
+    model, updater, ranks = wrapped_model.model, wrapped_model.updater, wrapped_model.ranks
     before = copy.deepcopy((model.state_dict(), updater.state_dict()))
-    wrapped = network.begin(phase)
+    step_model = wrapped_model.begin(phase)
     criterion = build_criterion(model, ranks.normalizer, no_aug=phase.no_aug)
     batches = chain.from_iterable(repeat(loader))  # an epoch may have fewer steps
 
     def train(steps: int) -> None:
-        fit_one_epoch(wrapped, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
+        fit_one_epoch(step_model, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
 
     train(WARM_UP_STEPS)
     start = clock()

@@ -139,16 +139,16 @@ class Updater:
         """The learning rate of the next step."""
         return self.schedule(self.step_number)
 
-    def step(self, loss: Tensor, images: int = 1) -> None:
-        """Runs the backward pass of a batch with `images` images, and `update` after every `accumulate` batches."""
+    def backward(self, loss: Tensor, images: int = 1) -> None:
+        """Runs the backward pass of a batch with `images` images, and `optimizer_step` after every `accumulate` batches."""
         self.images += images
         self.scaler.scale(loss / self.accumulate).backward()
         self.micro += 1
         if self.micro == self.accumulate:
-            self.update()
+            self.optimizer_step()
 
     @torch.no_grad()
-    def update(self) -> None:
+    def optimizer_step(self) -> None:
         """Runs an optimizer step in this order: learning rate, unscale, clip, weights, scale, batch-norm statistics, EMA.
 
         With gradients that are not finite, weights, statistics and EMA stay as they were.
@@ -161,7 +161,7 @@ class Updater:
         finite = norm.isfinite().float()  # 0-dim, stays on the device: 1 or 0
         if self.clip > 0:
             nn.utils.clip_grads_with_norm_(trained, self.clip, norm)
-        self._optimizer_step(finite)
+        self._change_weights(finite)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self._keep_good_statistics(finite)
@@ -171,7 +171,7 @@ class Updater:
         self.step_number += 1
         self.micro = 0
 
-    def _optimizer_step(self, finite: Tensor) -> None:
+    def _change_weights(self, finite: Tensor) -> None:
         """Changes the weights, unless `finite` is 0.
 
         Not scaler.step: it detects only gradients that are not finite, but the norm of finite ones can overflow, too.

@@ -96,17 +96,8 @@ class Origin:
     def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
         """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
         cfg, log = self.user_config, self.ranks.log
-        names = (
-            "classes",
-            "merge",
-            "image_root",
-            "bad_boxes",
-            "bad_images",
-            "split_by",
-            "all_labeled",
-            "ignore_regions",
-        )
-        options = read_options(**{name: getattr(cfg, name) for name in names})
+        names = "classes merge image_root bad_boxes bad_images split_by all_labeled ignore_regions"
+        options = read_options(**{name: getattr(cfg, name) for name in names.split()})
         if self.trained is None:
             return read_data(cfg.train, cfg.val, options, log)
         options = replace(options, known=self.trained.classes)

@@ -1,19 +1,16 @@
-"""How a model runs in training: on several processes or GPUs, with batch norms over all ranks, CUDA graphs, torch.compile."""
+"""How a model runs in training: on several processes or GPUs, with batch norms over all ranks and CUDA graphs."""
 
 import gc
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from utils.config import ConfigError
-from utils.ignore_regions import IgnoreRegions
 from utils.processes import Ranks
 
 EXACT_FROM = 4096  # pixels per channel in a batch, from which on a single process corrects the statistics of batch norm
@@ -125,7 +122,7 @@ def wrap(model: nn.Module, ranks: Ranks, sync_bn: bool = True) -> nn.Module:
         return _distributed(model, ranks.device, sync_bn)
     if ranks.all_gpus:
         return nn.DataParallel(model)
-    if ranks.device.type == "cpu" and model._compiled_call_impl is None:
+    if ranks.device.type == "cpu":
         convert_sync_batchnorm(model)  # for exact statistics
     return model
 
@@ -182,49 +179,3 @@ def graphed(model: nn.Module, shape: tuple[int, ...], autocast: Callable, log: C
     gc.collect()
     torch.cuda.empty_cache()  # not within `except`, whose traceback still holds the activations
     return model
-
-
-def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: bool = True) -> str:
-    """Makes torch.compile compile the model at its first call, in place -> a line to print: whether it will.
-
-    The tensors keep their names, so that checkpoints are the same. `sizes_vary`: compile once for all input sizes instead
-    of once for each. If torch.compile does not work here, the model stays as it is. Raises ConfigError where it would only
-    seem to work.
-    """
-    if ranks.all_gpus:  # the replicas of DataParallel would compute with the weights of the first GPU
-        raise ConfigError("compile=true does not work with device=cuda:all: use torchrun, or compile=false")
-    device = next(model.parameters()).device
-    if device.type == "cuda" and ranks.world_size > 1 and sync_bn:  # each batch norm interrupts the compiled graph
-        raise ConfigError(
-            "compile=true does not work with sync_bn=true on several GPUs: set sync_bn=false or compile=false"
-        )
-    if device.type == "cpu" and ranks.world_size > 1:  # ExactBatchNorm2d was never tested with it
-        return "compile=true is NOT active: on CPUs it works in a single process only"
-    try:
-        torch.compile(nn.functional.silu)(torch.zeros(8, device=device))
-    except Exception as error:  # no C++ compiler, no Triton or a Python that is too new: each raises another error
-        why = str(error).strip().splitlines()[0]
-        return f"compile=true is NOT active, training continues without it: {type(error).__name__}: {why}"
-    model.compile(dynamic=sizes_vary)
-    return "compile    active: the first step of each phase takes some minutes, later steps are faster"
-
-
-def compile_criterion(criterion: Callable) -> Callable:
-    """Returns the loss function, which torch.compile compiles once for all numbers of boxes per image. Single process only."""
-    # Epochs share what was compiled: it belongs to the code of the method. The hint of torch.compile itself is wrong.
-    compiled = torch.compile(criterion.__call__)  # type: ignore[operator]
-
-    def padded(
-        predictions: Sequence[Tensor],
-        boxes: Tensor,
-        labels: Tensor,
-        size: tuple[int, int],
-        ignore: IgnoreRegions[Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        missing = max(0, 2 - boxes.shape[1])  # 0 and 1 would be compiled apart; a row of label -1 changes nothing
-        boxes, labels = F.pad(boxes, (0, 0, 0, missing)), F.pad(labels, (0, missing), value=-1)
-        torch._dynamo.maybe_mark_dynamic(boxes, 1)
-        torch._dynamo.maybe_mark_dynamic(labels, 1)
-        return compiled(predictions, boxes, labels, size, ignore)
-
-    return padded

@@ -27,7 +27,7 @@ AGAIN = 60.0  # seconds before uploads that failed are tried again, unless a sav
 END = 55.0  # seconds for the last uploads of a run: a bucket may hold its end for a minute
 FETCH = 900.0  # seconds for the uploads of a start, which other nodes wait for
 LAST = "last.pt"
-LINK = ".last.pt.upload"  # a hard link to the last.pt that is being uploaded
+COPY = ".last.pt.upload"  # of the last.pt that is being uploaded
 CLAIM = "environment.json"  # the first object of a run in a bucket: who writes it has the number of the run
 
 
@@ -155,24 +155,20 @@ class Uploads:
             raise FetchError(
                 f"{self.address}: another start has resumed this run, which uploads now: end one of the two"
             )
-        link = self.folder / LINK  # stays this version when a save replaces last.pt
-        link.unlink(missing_ok=True)
-        if (self.folder / LAST).exists():
-            try:
-                os.link(self.folder / LAST, link)
-            except OSError:  # a disk without links
-                shutil.copy2(self.folder / LAST, link)
+        copy = self.folder / COPY  # stays this version when a save replaces last.pt
+        with suppress(FileNotFoundError):
+            shutil.copy2(self.folder / LAST, copy)
         for name in sorted(files_under(self.folder), key=lambda name: name != CLAIM):
             if name not in (LAST, "lock") and not name.endswith(".tmp"):
                 self._one(name, self.folder / name)
-        self._one(LAST, link)
-        link.unlink(missing_ok=True)
+        self._one(LAST, copy)
+        copy.unlink(missing_ok=True)
 
     def _one(self, name: str, path: Path) -> None:
         """Uploads a file if it is there and has changed."""
         with suppress(FileNotFoundError):
             status = path.stat()
-            stamp = status.st_size, status.st_mtime_ns, status.st_ino
+            stamp = status.st_size, status.st_mtime_ns
             if self.done.get(name) != stamp:
                 remote.upload(path, f"{self.address}/{name}")
                 self.done[name] = stamp

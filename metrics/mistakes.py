@@ -1,4 +1,4 @@
-"""Sorts the mistakes of a detector by kind, and lists the boxes behind each cell of a confusion matrix, for the report.
+"""Sorts the mistakes of a detector by kind, for the report.
 
 `metrics.comparison.compare_images` matches detections and boxes one to one; this module gives each mistake a kind:
 
@@ -12,8 +12,7 @@ Every false detection has one kind, similar to TIDE (Bolya et al. 2020). In TIDE
 is matched with the box; where objects are dense, most such detections show neighboring objects without a label.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +24,7 @@ from utils.boxes import area, pairwise_iou
 KINDS = ("missed", "background", "wrong class", "loose", "double")
 LOOSE_IOU = 0.1  # min IoU of a loose detection, as in TIDE
 PER_IMAGE = 3  # max mistakes of one kind from an image, so that one bad image does not fill the list
-PER_KIND, PER_CELL = 36, 12  # max examples of a kind, and of a cell
-MAX_IMAGES = 200  # in a report
+PER_KIND = 36  # max examples of a kind
 
 
 class Example(NamedTuple):
@@ -36,9 +34,6 @@ class Example(NamedTuple):
     box: int
     detection: int
     rank: float  # the highest comes first
-
-
-Cell = tuple[int, int]  # true and predicted class of a confusion matrix
 
 
 def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
@@ -71,36 +66,11 @@ def _kind(comparison: ImageComparison, detection: int, overlaps: np.ndarray) -> 
     return "background", -1
 
 
-def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, list[Example]]:
-    """Returns the examples that each cell of the confusion matrix counts; `background`: number of classes.
-
-    Missed boxes are sorted by falling size, false detections by falling score, correct detections by rising score.
-    """
-    cells: dict[Cell, list[Example]] = defaultdict(list)
-    for image, comparison in enumerate(comparisons):
-        sizes = area(comparison.boxes).tolist()
-        labels, predicted = comparison.labels.tolist(), comparison.detected_labels.tolist()
-        true_labels = comparison.true_labels.tolist()
-        for d, (box, score) in enumerate(zip(comparison.matched.tolist(), comparison.scores.tolist(), strict=True)):
-            rank = -score if true_labels[d] == predicted[d] else score
-            cells[true_labels[d], predicted[d]].append(Example(image, box, d, rank))
-        for box in np.flatnonzero(comparison.predicted == background).tolist():
-            cells[labels[box], background].append(Example(image, box, -1, sizes[box]))
-    return {cell: sorted(examples, key=lambda example: -example.rank) for cell, examples in cells.items()}
-
-
-def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:
-    """Chooses the examples of a report -> (examples of each list, then of each cell), (their images, at most MAX_IMAGES).
-
-    The lists get their images first, then every cell gets one image, then every cell a second one, and so on.
-    """
-    chosen, cells = [_from_many_images(examples)[:PER_KIND] for examples in lists], list(cells)
-    in_turn = [*_in_turn(chosen, PER_KIND), *_in_turn(cells, PER_CELL)]
-    images = list(dict.fromkeys(example.image for example in in_turn))[:MAX_IMAGES]
-    shown = set(images)
-    of_lists = [[example for example in examples if example.image in shown] for examples in chosen]
-    of_cells = [[example for example in examples if example.image in shown][:PER_CELL] for examples in cells]
-    return of_lists + of_cells, images
+def choose(kinds: dict[str, list[Example]]) -> tuple[dict[str, list[Example]], list[int]]:
+    """Chooses at most PER_KIND examples of each kind for a report, and returns them and their images."""
+    chosen = {kind: _from_many_images(examples)[:PER_KIND] for kind, examples in kinds.items()}
+    in_turn = [some[place] for place in range(PER_KIND) for some in chosen.values() if place < len(some)]
+    return chosen, list(dict.fromkeys(example.image for example in in_turn))
 
 
 def _from_many_images(examples: list[Example]) -> list[Example]:
@@ -112,8 +82,3 @@ def _from_many_images(examples: list[Example]) -> list[Example]:
         if counts[example.image] <= PER_IMAGE:
             kept.append(example)
     return kept
-
-
-def _in_turn(lists: list[list[Example]], count: int) -> list[Example]:
-    """The first examples of all lists, then the second ones, and so on up to `count` of each list."""
-    return [examples[place] for place in range(count) for examples in lists if place < len(examples)]

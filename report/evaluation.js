@@ -220,16 +220,25 @@ byId("viewer").addEventListener("click", (event) => { if (event.target === byId(
 
 // ---------------------------------------------------------------- confusion matrix and kinds of mistakes
 
+function examplesOf(row, column) { // on the images of this page
+  return data.images.flatMap((image, index) => {
+    if (column === background) return [...image.boxes.keys()].filter((box) => image.boxes[box][4] === row && image.boxes[box][5] === column).map((box) => [index, box, -1]);
+    const ofCell = [...image.found.keys()].filter((place) => image.found[place][5] === row && image.found[place][4] === column);
+    return ofCell.map((place) => [index, image.matched[place], place]);
+  });
+}
+
 function openCell(button) {
-  const [row, column] = button.dataset.cell.split(",").map(Number), cell = data.cells[button.dataset.cell], behind = byId("behind");
+  const [row, column] = button.dataset.cell.split(",").map(Number), behind = byId("behind");
+  const count = Number(button.textContent), examples = examplesOf(row, column);
   all("[data-cell][aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   all(`[data-cell="${button.dataset.cell}"]`).forEach((one) => one.setAttribute("aria-current", "true"));
   const names = [`true ${data.classes[row]}`, `predicted ${data.classes[column]}`];
   if (row === background) names[0] = "no labeled object";
   if (column === background) names[1] = "no detection";
-  behind.replaceChildren(make("h3", {}, `${names.join(", ")}: ${cell.count.toLocaleString("en")}`));
+  behind.replaceChildren(make("h3", {}, `${names.join(", ")}: ${count.toLocaleString("en")}`));
   behind.hidden = false;
-  showGrid(behind, cell);
+  showGrid(behind, { count, examples });
   behind.focus({ preventScroll: true });
   behind.scrollIntoView({ block: "start" });
 }

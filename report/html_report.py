@@ -16,7 +16,6 @@ from metrics.coco import Curve
 from metrics.comparison import Analysis, ImageComparison
 from metrics.intervals import COVERAGE, MIN_IMAGES, RESAMPLES, Interval, bootstrap
 from metrics.matches import MATCH_IOU
-from metrics.mistakes import Example
 from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
 from utils.images import ImageError, prefetch, read_reduced
@@ -25,8 +24,7 @@ from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
-LIMIT = 12 * 2**20  # bytes of all images and their boxes; base64 adds a third to the images
-BOX_BYTES = 40  # of a box on the page
+LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
 MAX_ROWS, MAX_MATRIX = 300, 100  # max classes in the table and in the matrix
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -58,20 +56,22 @@ def write(
     """Writes the report of an evaluation to `path`. `metrics`: the contents of its metrics.json; `notes`: see `limit_notes`."""
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
-    cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
     labels = _shown_classes(analysis.matrix)
-    shown = {cell: cells[cell] for cell in cells if set(cell) <= set(labels)}
-    examples, images = mistakes.choose(kinds.values(), shown.values())
+    examples, images = mistakes.choose(kinds)
+    places = {image: place for place, image in enumerate(images)}
     threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
     names = list(metrics["per_class"])
     contents = {
         "classes": [page.printable(name) for name in (*names, "background")],
         "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
-        "images": dict(zip(images, _images(data, analysis.comparisons, images), strict=True)),
-        "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
-        "cells": {
-            f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
+        "images": _images(data, analysis.comparisons, images),
+        "kinds": {
+            kind: {
+                "count": len(kinds[kind]),
+                "examples": [[places[one.image], one.box, one.detection] for one in chosen],
+            }
+            for kind, chosen in examples.items()
         },
     }
     at = f"at {analysis.confidence:.2f}"
@@ -105,7 +105,7 @@ def _fixed() -> dict[str, Any]:
         "match_iou": f"{MATCH_IOU:g}",
         "columns": COLUMNS,
         "live": LIVE,
-        "limits": {"per_kind": mistakes.PER_KIND, "per_cell": mistakes.PER_CELL, "images": mistakes.MAX_IMAGES},
+        "per_kind": mistakes.PER_KIND,
     }
 
 
@@ -183,10 +183,6 @@ def _thresholds(threshold: float, confidence: float) -> dict[str, Any]:
     }
 
 
-def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:
-    return {"count": len(everything), "examples": [[example.image, example.box, example.detection] for example in few]}
-
-
 def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
     """Returns the counts for the slider: correct and all detections of each class at each percent, then at its own threshold.
 
@@ -210,9 +206,8 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
 
 
 def _images(data: Annotations, comparisons: list[ImageComparison], images: list[int]) -> list[dict[str, Any]]:
-    """Returns the images with their boxes and detections, for the script; all together have about LIMIT bytes."""
-    boxes = sum(len(comparisons[index].boxes) + len(comparisons[index].detected) for index in images)
-    max_bytes = max(LIMIT - BOX_BYTES * boxes, 0) // max(len(images), 1)
+    """Returns the images with their boxes and detections, for the script."""
+    max_bytes = LIMIT // max(len(images), 1)
 
     def one_image(index: int) -> dict[str, Any]:
         comparison = comparisons[index]
@@ -224,6 +219,7 @@ def _images(data: Annotations, comparisons: list[ImageComparison], images: list[
             "size": [width, height],
             "boxes": _rows(comparison.boxes, comparison.labels, comparison.predicted),
             "found": [[*row, round(score, 4)] for row, score in zip(found, comparison.scores.tolist(), strict=True)],
+            "matched": comparison.matched.tolist(),
             "uri": page.data_uri(jpeg) if jpeg else "",
             "problem": problem,
         }

@@ -69,7 +69,7 @@ def no_loader_left() -> Iterator[None]:
 
 
 def is_ours(thread: threading.Thread) -> bool:
-    """Whether a thread runs a function of this repository. Those of PyTorch, as of torch.compile, never end."""
+    """Whether a thread runs a function of this repository. Those of PyTorch may never end."""
     target = getattr(thread, "_target", None)
     module = sys.modules.get(getattr(target, "__module__", ""))
     file = getattr(module, "__file__", None)

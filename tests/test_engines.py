@@ -48,13 +48,13 @@ sys.modules.pop("train", None)  # where this file is imported as train, the real
 import tiny, train
 from engine.optimizer import Updater
 
-step = Updater.step
+step = Updater.backward
 
 def slow_step(*arguments):
     time.sleep(0.2)
     step(*arguments)
 
-Updater.step = slow_step
+Updater.backward = slow_step
 if __name__ == "__main__":
     train.run_script(lambda: train.main(train.from_command_line(sys.argv[1:])), stopped="stopped", memory_advice="")
 """

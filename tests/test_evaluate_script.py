@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -293,6 +294,18 @@ def test_a_checkpoint_without_its_validation_data_asks_for_data(painted, tmp_pat
     with pytest.raises((DataError, OSError)) as caught:  # data that the user named are no data of the checkpoint
         run(weights, val, tmp_path / "out")
     assert str(weights) not in str(caught.value)
+
+
+def test_a_moved_run_has_its_validation_list_with_it(painted, tmp_path):
+    """Also a copy of a run: the list of the other folder may be another one by now."""
+    val = painted(2, "val")
+    weights = tiny_checkpoint(tmp_path / "moved/best.pt", val=str(tmp_path / "before/val.txt"))
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/val.txt").write_text(val.read_text().splitlines()[0] + "\n")
+    shutil.copy(val, tmp_path / "moved/val.txt")
+    (tmp_path / "moved/classes.txt").write_text("red\nblue\n")
+    main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), device="cpu", image_root=str(tmp_path)))
+    assert len(read(tmp_path / "out", "ground_truth")["images"]) == 2
 
 
 def test_an_image_that_no_jpeg_can_hold_does_not_cost_the_report(weights, tmp_path):

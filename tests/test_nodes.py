@@ -46,7 +46,7 @@ import tiny, train
 from engine import optimizer
 from utils import checkpoint
 
-step, save = optimizer.Updater.step, checkpoint.save
+step, save = optimizer.Updater.backward, checkpoint.save
 
 def slow_step(*arguments):
     time.sleep(0.2)
@@ -60,7 +60,7 @@ def slow_save(path, contents):
         print("awake", flush=True)
     save(path, contents)
 
-optimizer.Updater.step, checkpoint.save = slow_step, slow_save
+optimizer.Updater.backward, checkpoint.save = slow_step, slow_save
 train.run_script(lambda: train.main(train.from_command_line(sys.argv[1:])), stopped="stopped", memory_advice="")
 """
 

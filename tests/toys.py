@@ -83,7 +83,7 @@ def assert_equal_bits(a, b):
 
 
 def good_step(updater, step):
-    updater.step(updater.model.train()(images(step)).square().mean())
+    updater.backward(updater.model.train()(images(step)).square().mean())
 
 
 def bad_step(updater, kind="images"):
@@ -92,7 +92,7 @@ def bad_step(updater, kind="images"):
     if kind != "loss":
         x[0, 0, 0, 0] = torch.inf
     loss = updater.model.train()(x).square().mean()
-    updater.step(loss * math.inf if kind == "loss" else loss)
+    updater.backward(loss * math.inf if kind == "loss" else loss)
 
 
 def fit_detector(updater, steps, frozen):
@@ -105,4 +105,4 @@ def fit_detector(updater, steps, frozen):
         batch = torch.randint(0, 256, (2, 3, 64, 64), generator=generator)
         boxes = torch.tensor([[[8.0, 8, 40, 48]], [[20.0, 4, 60, 30]]])
         losses = criterion(model(batch), boxes, torch.tensor([[0], [2]]), (64, 64))
-        updater.step(losses["total"])
+        updater.backward(losses["total"])

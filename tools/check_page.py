@@ -16,7 +16,6 @@ from utils.images import ImageError, read_image
 TEMPLATE = Path(__file__).with_name("check.html")
 TITLE = "Data check"
 SIDE, QUALITY = 400, 80  # of a thumbnail: pixels of its longer side, JPEG quality
-LIMIT = 12 * 2**20  # bytes of all thumbnails; base64 adds a third
 BOXES = 500  # boxes drawn in an image at most
 SAMPLES, PAIRS, PLACES, ROWS = 12, 12, 6, 200  # images, groups of copies, images of each problem, classes at most
 NAMES = 4  # class names under a thumbnail
@@ -123,17 +122,17 @@ def _problems(thumbnails: "_Thumbnails") -> tuple[list[dict[str, Any]], list[dic
 
 
 class _Thumbnails:
-    """Images with their boxes, as the template shows them, up to a number of bytes."""
+    """Images with their boxes, as the template shows them."""
 
     def __init__(self, parts: dict[str, Part]) -> None:
-        self.parts, self._bytes = parts, 0
+        self.parts = parts
         self._index = {name: {part.good.path(i): i for i in range(len(part.good))} for name, part in parts.items()}
 
-    def of_box(self, name: str, row: int, caption: str = "") -> dict[str, Any]:
+    def of_box(self, name: str, row: int) -> dict[str, Any]:
         """Returns the image of one box, with only this box."""
         good = self.parts[name].good
         index = int(np.searchsorted(good.starts, row, "right")) - 1
-        return self._figure(good, good.path(index), np.array([row]), caption)
+        return self._figure(good, good.path(index), np.array([row]), "")
 
     def of_image(self, name: str, path: str, caption: str = "") -> dict[str, Any]:
         """Returns an image with all its boxes."""
@@ -158,22 +157,19 @@ class _Thumbnails:
 
     def _image(self, path: str, boxes: list, good: Annotations) -> dict[str, Any]:
         """Returns the image as a data: URI, with its boxes in pixels, or the reason why there is none."""
-        if self._bytes > LIMIT:
-            return {"problem": "the page is full"}
         try:
             image = read_image(path, value_range=good.value_range)
         except ImageError:
             return {"problem": "cannot be read"}
         height, width = image.shape[:2]
-        jpeg = page.small_jpeg(image, SIDE, QUALITY)
-        self._bytes += len(jpeg)
+        uri = page.data_uri(page.small_jpeg(image, SIDE, QUALITY))
         shown = []
         for (x1, y1, x2, y2), label in boxes[:BOXES]:
             sides = {"x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1}
             shown.append(
                 {name: f"{side:g}" for name, side in sides.items()} | {"label": label, "name": _name(good, label)}
             )
-        return {"problem": "", "width": width, "height": height, "uri": page.data_uri(jpeg), "boxes": shown}
+        return {"problem": "", "width": width, "height": height, "uri": uri, "boxes": shown}
 
 
 def _name(good: Annotations, label: int) -> str:

@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -167,24 +167,14 @@ def main(words: list[str]) -> None:
     if not words:
         raise SystemExit(__doc__)
     try:
-        words = with_names(words)
-        options = asdict(override(Config(), words))
+        first = matched(words[0])
+        options = asdict(override(Config(), words, {"data": lambda word: word == first, "target": bool}))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:
             raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
         print("\n".join(convert(source, target, **options)))
     except (ValueError, OSError) as error:
         raise SystemExit(error_text(error)) from error
-
-
-def with_names(words: list[str]) -> list[str]:
-    """Returns the words after naming the first two, data= and target=, if they are paths."""
-    constants = {field.name for field in fields(Config)}
-    named = list(words)
-    for place, name in enumerate(("data", "target")):
-        if place < len(words) and words[place].partition("=")[0] not in constants and not words[place].startswith("-"):
-            named[place] = f"{name}={matched(words[place])}"
-    return named
 
 
 if __name__ == "__main__":

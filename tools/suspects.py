@@ -6,8 +6,8 @@ FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted f
 
 The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
-look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
-labelstudio.json has the images with suspects, their labels and the proposals, to correct in Label Studio.
+look at), and suspects.txt: all images as an annotation file to correct, those with suspects first. labelstudio.json has
+the labels of the images with suspects, to correct in Label Studio.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
@@ -34,13 +34,13 @@ from datasets.scan import scan
 from datasets.split import json_of, relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
+from deploy.label_files import Labeled, LabelFiles
 from deploy.load import OFFICIAL, file_of, is_checkpoint
 from engine.runs import create, runs
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
-from tools.suspects_labels import write_label_files
-from tools.suspects_page import TITLES, write_csv, write_page
-from utils.boxes import pairwise_iou
+from tools.suspects_page import TITLES, write_page
+from utils.boxes import clip, pairwise_iou
 from utils.checkpoint import refuse_missing
 from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
@@ -230,15 +230,28 @@ def write_results(folder: Path, data: Annotations, groups: dict[str, list[Suspec
     """Writes all files, and returns notes about what they cannot hold."""
     ranked = [suspect for of_rank in zip_longest(*groups.values()) for suspect in of_rank if suspect]
     order = list(dict.fromkeys(suspect.image for suspect in ranked))
-    notes = write_label_files(folder, data, order, ranked)
+    notes = write_label_studio(folder, data, order)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
     if data.is_partly_annotated:
         notes.append("suspects.txt cannot hold which classes are annotated: correct the data that you gave")
     lines = {image: number for number, image in enumerate(order, 1)}
-    write_csv(folder / "suspects.csv", data, groups, lines)
     write_page(folder / "suspects.html", data, groups, lines, quality)
     return notes
+
+
+def write_label_studio(folder: Path, data: Annotations, images: list[int]) -> list[str]:
+    """Writes the labels of some images for Label Studio, and returns a note about crowd regions, which it cannot hold."""
+    files, crowds = LabelFiles("labelstudio", data.classes, ()), 0
+    for index in images:
+        boxes, labels, crowd = data.boxes_of(index)
+        crowds += int(crowd.sum())
+        height, width = data.sizes[index].tolist()
+        boxes = clip(boxes[~crowd].astype(float), width, height)
+        image = Labeled(data.path(index), data.path(index), (width, height), boxes, labels[~crowd], np.ones(len(boxes)))
+        files.add(folder, image)
+    files.finish(folder)
+    return [f"labelstudio.json lacks the crowd regions of its images: {crowds}"] if crowds else []
 
 
 def from_command_line(argv: list[str]) -> Config:

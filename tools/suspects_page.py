@@ -1,7 +1,5 @@
-"""Writes the suspects for a person: suspects.html, a self-contained page with an image of each, and suspects.csv."""
+"""Writes the suspects for a person: suspects.html, a page that needs no other file, with an image of each."""
 
-import csv
-import io
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import numpy as np
 from datasets.store import Annotations
 from report import page
 from tools.disagreement import Suspect
-from utils.draw import draw_labeled
+from utils.draw import draw_labeled, resized
 from utils.images import ImageError
 from utils.outputs import write_all
 
@@ -20,7 +18,6 @@ LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (190, 60, 200)  # BGR: or
 SIDE = 360  # pixels of an image on the page
 LINE = 2  # pixels of the outline of a box
 MARGIN = 0.6  # of the larger side of the boxes, shown around them
-PAGE_BYTES = 14_000_000  # of all JPEGs; the page is a third larger, and stays below 20 MB
 TEMPLATE = Path(__file__).with_name("suspects.html")
 
 
@@ -30,40 +27,19 @@ def write_page(
     """Writes the page of the suspects of each kind.
 
     `lines`: the line of each image in suspects.txt; `quality`: how many labels the models find."""
-    left, shown = PAGE_BYTES, {}
+    shown = {}
     for kind, suspects in groups.items():
         cards = []
         for suspect in suspects:
             jpeg = b""
-            if left > 0:
-                with suppress(ImageError):  # the file is gone by now: its card has no image
-                    jpeg = thumbnail(data.image(suspect.image), suspect, data.boxes_of(suspect.image)[0], data.classes)
-            left -= len(jpeg)
+            with suppress(ImageError):  # the file is gone by now: its card has no image
+                jpeg = thumbnail(data.image(suspect.image), suspect, data.boxes_of(suspect.image)[0], data.classes)
             card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(suspect, data.classes)}
             card |= {"score": f"{suspect.score:.3f}", "line": str(lines[suspect.image])}
             cards.append(card | {"place": data.where(suspect.image), "name": Path(data.path(suspect.image)).name})
         shown[f"{TITLES[kind]} {len(suspects)}"] = cards
     html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, source=data.source, quality=quality)
     write_all({path: html.encode("utf-8", "replace")})
-
-
-def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
-    """Writes a row per suspect; `lines`: the line of each image in suspects.txt."""
-    text = io.StringIO(newline="")
-    rows = csv.writer(text)
-    rows.writerow(("kind", "score", "image", "line", "source", "box", "class", "proposal", "proposed class"))
-    for suspect in (suspect for of_kind in groups.values() for suspect in of_kind):
-        row = [suspect.kind, f"{suspect.score:.4f}", cell(data.path(suspect.image)), lines[suspect.image]]
-        row.append(cell(data.where(suspect.image)))
-        for box in (suspect.label, suspect.proposal):
-            row += [",".join(f"{side:.1f}" for side in box.box), cell(data.classes[box.label])] if box else ["", ""]
-        rows.writerow(row)
-    write_all({path: text.getvalue()})
-
-
-def cell(text: str) -> str:
-    """Returns text of the data for a table: a ' in front of what a spreadsheet would run as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def change_of(suspect: Suspect, classes: tuple[str, ...]) -> str:
@@ -84,9 +60,7 @@ def thumbnail(image: np.ndarray, suspect: Suspect, others: np.ndarray, classes: 
     others = others[(others[:, :2] < [x2, y2]).all(1) & (others[:, 2:] > [x1, y1]).all(1)]
     crop = image[y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
     scale = SIDE / max(crop.shape[:2])
-    size = [max(round(side * scale), 1) for side in crop.shape[1::-1]]
-    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    crop = cv2.resize(crop, size, interpolation=method)
+    crop = resized(crop, scale)
     texts = [*("" for _ in others), *(classes[box.label] for box, _ in shown)]
     colors = [*(OTHER for _ in others), *(color for _, color in shown)]
     drawn = draw_labeled(crop, (np.concatenate([others, boxes]) - [x1, y1, x1, y1]) * scale, texts, colors, LINE)

@@ -19,11 +19,7 @@ class StopSignal:
     is printed when a program is ended before it saved.
     """
 
-    def __init__(
-        self,
-        patience: float = PATIENCE,
-        advice: Callable[[], str] = lambda: "",
-    ):
+    def __init__(self, patience: float = PATIENCE, advice: Callable[[], str] = lambda: ""):
         self.received = self.saving = False
         self._patience, self._advice = patience, advice
         self._handlers: dict = {}

@@ -65,7 +65,8 @@ class Annotation(Struct, gc=False):
     bbox: tuple[float, ...] | None = None
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Flag = None
-    ignore: Flag = None  # as VOC's difficult: a crowd region
+    ignore: Flag = None  # as difficult: a crowd region
+    difficult: Flag = None
     open: Flag = None  # this program's own key: a crowd region that is an ignore region
     segmentation: Raw = ABSENT  # parsed only without bbox
     turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
@@ -164,7 +165,7 @@ def _add_images(
         _add_annotated(found, image, labels)
     if without_box and not len(found.labels):
         raise_any(f"{found.path}: problems: {len(found.problems)}", found.problems)
-        what = f"no annotation has a box (bbox), for example {without_box[0]}"
+        what = f"every image has an annotation without a box (bbox), for example {without_box[0]}"
         raise DataError(f"{found.path}: {what}: give the file with the boxes")
     if without_box:
         text = f"images with objects that have a category but no box, left out: {len(without_box)}"
@@ -246,7 +247,7 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Key, int], pla
     else:
         x, y, width, height = annotation.bbox
         area = width * height if annotation.area is None else annotation.area
-        crowd = int(annotation.iscrowd or annotation.ignore or annotation.open or 0)
+        crowd = int(annotation.iscrowd or annotation.ignore or annotation.difficult or annotation.open or 0)
         if annotation.open:
             source.ignored_rows.add(len(source.labels))
         source.add_box(place, x, y, x + width, y + height, label, crowd, area)

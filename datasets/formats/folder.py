@@ -25,6 +25,7 @@ from datasets.formats.formats import (
     TABLE,
     TEXT,
     UNREADABLE,
+    WRITE_LINES,
     XML,
     YAML,
     YOLO,
@@ -98,7 +99,8 @@ def _refuse(folder: Folder, formats: Callable[[str], Format | None]) -> NoReturn
         what = f"no file with boxes, only images ({len(folder.images)}), for example {folder.images[0]}"
         if others := folder.of_suffix(JSON):
             what += f", and JSON in no known format ({len(others)}), for example {others[0]}"
-        raise DataError(f"{folder.path}: {what}: name the file or the folder with the boxes, or label the images first")
+        fix = WRITE_LINES if others else "label the images first"
+        raise DataError(f"{folder.path}: {what}: name the file or the folder with the boxes, or {fix}")
     inside = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_dir())[:5])
     raise DataError(
         f"{folder.path}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is "

@@ -12,6 +12,8 @@ from datasets.store import Classes, Strings
 from utils.text import class_name_problem, clean_name
 
 Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
+CROWD = ("1", "1.0", "true", "yes")
+NO_CROWD = ("0", "0.0", "false", "no", "", "-1", "unspecified")  # -1: not known (Open Images)
 FIELDS = ("rotation", "angle", "theta")  # of an annotation, or columns of a table
 FIX = "this format does not define rotated boxes: write the box around the object and remove the field"
 
@@ -162,6 +164,14 @@ def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
     """Returns the sorted class names of label files, without blanks at their ends and without those that cannot be used."""
     names = {clean_name(box.name) for file in files for box in file.boxes if not (box.problem or box.no_box)}
     return tuple(sorted(name for name in names if not class_name_problem(name)))
+
+
+def crowd_of(word: str) -> tuple[bool, str]:
+    """Returns whether a word marks a box as a crowd region, and what is wrong with the word; "" if it is known."""
+    word = word.strip().lower()
+    if word in CROWD or word in NO_CROWD:
+        return word in CROWD, ""
+    return False, f"{word!r} does not tell whether the box is a crowd region: write 0 or 1"
 
 
 def side(text: str) -> int:

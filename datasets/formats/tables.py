@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
-from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, names_of, side
+from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, crowd_of, names_of, side
 from datasets.formats.splits import SPLITS, source_of_split, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -30,11 +30,10 @@ NAMES = {  # field -> the names of its column in a header, in lower case
 OPTIONAL = {
     "width": ("width",),
     "height": ("height",),
-    "crowd": ("isgroupof", "iscrowd"),
+    "crowd": ("isgroupof", "iscrowd", "is_crowd", "difficult"),
     "split": ("split",),
     "other_split": ("set", "subset", "partition", "usage"),  # counts if it names splits and there is no column split
 }  # of the image
-CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 VERIFIED = ("ImageID", "LabelName", "Confidence")  # columns of Open Images' verified labels
 ROUNDING = 1e-3  # of fractions
 
@@ -169,8 +168,9 @@ def _box(columns: Columns, row: Sequence[str], names: Mapping[str, str], place: 
     """Returns the box of a row, or what is wrong with it. `names`: {code: class name}."""
     fields = columns.fields(row)
     words = [fields[name] for name in CORNERS]
-    crowd = fields.get("crowd", "").lower()
-    problem = angle_problem({name: row[index].strip() for name, index in columns.angles.items() if index < len(row)})
+    crowd, problem = crowd_of(fields.get("crowd", ""))
+    angles = {name: row[index].strip() for name, index in columns.angles.items() if index < len(row)}
+    problem = angle_problem(angles) or problem
     try:
         corners = tuple(map(number_of, words))
     except ValueError:
@@ -180,10 +180,8 @@ def _box(columns: Columns, row: Sequence[str], names: Mapping[str, str], place: 
             problem
             or f"box {','.join(words)} is not in fractions of the image, as those of Open Images are: correct it"
         )
-    if crowd not in (*CROWD, *NO_CROWD):
-        problem = problem or f"{crowd!r} does not tell whether the box is a crowd region: write 0 or 1"
     name = names.get(fields["class"], fields["class"])
-    return Box(name, corners, crowd in CROWD, problem, place=place, line=line)
+    return Box(name, corners, crowd, problem, place=place, line=line)
 
 
 def _open(path: str) -> tuple[Columns, Iterator[tuple[int, list[str]]]]:

@@ -21,6 +21,7 @@ from datasets.formats.source import (
     add_files,
     angle_problem,
     box_around,
+    crowd_of,
     names_of,
     side,
 )
@@ -29,7 +30,17 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
-OBJECT_PARTS = ("object", "bndbox", "robndbox", "box", "rectangle", "polygon", "points", "point")  # in lower case
+OBJECT_PARTS = (
+    "object",
+    "bndbox",
+    "robndbox",
+    "bbox",
+    "box",
+    "rectangle",
+    "polygon",
+    "points",
+    "point",
+)  # in lower case
 WRITE_VOC = (
     "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
 )
@@ -219,8 +230,8 @@ def _voc_box(node: ElementTree.Element) -> Box:
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
     angles = {field: own[field] for field in FIELDS if field in own}
     angles |= {f"bndbox/{field}": inner[field] for field in FIELDS if field in inner}
-    crowd = own.get("difficult", "").strip() == "1"
-    return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles))
+    crowd, problem = crowd_of(own.get("difficult", own.get("Difficult", "")))
+    return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles) or problem)
 
 
 def _texts(node: ElementTree.Element) -> dict[str, str]:

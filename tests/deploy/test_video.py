@@ -31,6 +31,19 @@ def test_frames_that_are_written_are_read_again(tmp_path):
     np.testing.assert_allclose([frame.mean() for frame in frames], levels, atol=8)
 
 
+@pytest.mark.parametrize("announced", [0, -1, float("nan"), 90_000, 180_000])
+def test_a_rate_that_is_none_leaves_a_video_that_can_be_written(tmp_path, monkeypatch, announced):
+    path = write_video(tmp_path / "v.mp4", [0])
+    file = cv2.VideoCapture(str(path))
+    capture = types.SimpleNamespace(get=lambda what: announced if what == cv2.CAP_PROP_FPS else file.get(what))
+    monkeypatch.setattr(video, "_open", lambda source: capture)
+    rate = video.Video(str(path)).rate
+    with video.writing(lambda: tmp_path / "copy.mp4", rate) as write:
+        write("v", np.zeros((48, 64, 3), np.uint8))
+    monkeypatch.undo()
+    assert video.Video(str(tmp_path / "copy.mp4")).rate == rate
+
+
 def test_a_video_without_frames_is_no_file(tmp_path):
     write_video(tmp_path / "v.mp4", ())
     assert not (tmp_path / "v.mp4").exists()

@@ -4,7 +4,6 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 """
 
 import os
-import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +31,7 @@ from engine import hardware
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, convert_sync_batchnorm, wrap
+from engine.parallel import convert_sync_batchnorm, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes
 from utils.config import ConfigError
@@ -430,17 +429,6 @@ def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
             processes.start(device)
 
 
-def test_compile_is_refused_where_it_would_only_seem_to_work():
-    """Replicas of DataParallel compute with the weights of the first GPU, and SyncBN interrupts the graph 51 times."""
-    model = network(dtype=torch.float32)
-    with refused(ConfigError, "compile=true", "device=cuda:all", "compile=false"):
-        compile_forward(model, False, Ranks(all_gpus=True))
-    two = Ranks(world_size=2, device=torch.device("cuda:0"))
-    with simulated_gpu(), refused(ConfigError, "compile=true", "sync_bn=true", "sync_bn=false"):
-        compile_forward(network(dtype=torch.float32).to("cuda:0"), False, two)
-    assert "NOT active" in compile_forward(model, False, Ranks(world_size=2))
-
-
 def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     for gpus, backend in ((1, "gloo"), (2, "cpu:gloo,cuda:nccl")):
@@ -486,51 +474,6 @@ def test_a_process_group_that_cannot_exchange_what_is_needed_is_refused(monkeypa
     running_group(monkeypatch, running, ["a", "a"], rank=0)
     with simulated_gpu(count=2), refused(SystemExit, f"backend={running}", f'TorchConfig(backend="{needed}")'):
         processes.start(device)
-
-
-def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("no compiler\nand a long story")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    model = network(dtype=torch.float32)
-    text = compile_forward(model, False, Ranks())
-    assert "NOT active" in text and "no compiler" in text and "story" not in text
-    assert model(torch.zeros(1, 3, 64, 64)).boxes.shape[:2] == (1, 84)
-
-
-@pytest.mark.slow
-def test_few_compilations_serve_all_input_sizes_the_thaw_and_fixed_statistics(monkeypatch):
-    from torch._dynamo.testing import CompileCounter  # loads the compiler
-
-    torch._dynamo.reset()
-    counter, model, compile_now = CompileCounter(), FAMILIES["yolox"](num_classes=3), torch.compile
-    names = list(model.state_dict())
-    monkeypatch.setattr(torch, "compile", lambda what, **how: compile_now(what, backend=counter, **how))
-    assert " active" in compile_forward(model, True, Ranks()) and list(model.state_dict()) == names
-    counter.clear()
-    counts = []
-    for frozen, fixed in ((True, False), (False, False), (False, True)):
-        model.freeze_backbone(frozen)
-        model.fix_statistics(fixed)
-        model.train()
-        for side in (96, 64, 128):
-            model(torch.zeros(2, 3, side, side + 32)).classes.sum().backward()
-        counts.append(counter.frame_count)
-    assert counts[0] <= 2 and counts[1] <= 4 and counts[2] <= 6, counts
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
-def test_a_compiled_model_computes_the_same():
-    torch._dynamo.reset()
-    model = network(dtype=torch.float32).eval()
-    images = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8)
-    expected = model(images)
-    text = compile_forward(model, False, Ranks())
-    assert " active" in text, text
-    for one, other in zip(expected, model(images), strict=True):
-        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def wide_model(ranks, weights):

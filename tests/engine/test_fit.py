@@ -49,7 +49,7 @@ def test_epoch_trains_on_every_batch_and_averages_the_losses():
     losses = []
     for step in range(7):
         losses.append(twin.model.train()(images(step)).square().mean())
-        twin.step(losses[-1])
+        twin.backward(losses[-1])
     assert_equal_bits(snapshot(updater), snapshot(twin))
     means = meter.mean()
     assert updater.model.training and list(means) == ["total", "positives"]

@@ -161,7 +161,7 @@ def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tm
 
 def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path):
     class OutOfMemory(Updater):
-        def step(self, *_):
+        def backward(self, *_):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     with refused(SystemExit, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
@@ -191,7 +191,7 @@ def test_probe_is_right_within_10_percent(amp):
     for _ in range(3):
         with updater.autocast():
             predictions = model(images)
-        updater.step(criterion(predictions, boxes, labels, size)["total"])
+        updater.backward(criterion(predictions, boxes, labels, size)["total"])
     assert abs(expected / torch.cuda.max_memory_allocated() - 1) < 0.1
 
 

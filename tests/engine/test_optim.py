@@ -209,7 +209,7 @@ def test_step_equals_that_of_the_unfused_torch_optimizer(optimizer):
     unfused = kind(parameter_groups(twin, 0.01), lr=0.01, foreach=False, fused=False, **options)
     updater = make_updater(model, optimizer)
     for step in range(4):
-        updater.step(model(images(step).double()).square().mean())
+        updater.backward(model(images(step).double()).square().mean())
         unfused.zero_grad()
         twin(images(step).double()).square().mean().backward()
         unfused.step()
@@ -317,9 +317,9 @@ def test_two_accumulated_half_batches_equal_the_whole_batch():
         updater.model.eval()
     for step in range(5):
         batch = images(step).double()
-        whole.step(whole.model(batch).square().mean())
+        whole.backward(whole.model(batch).square().mean())
         for part in batch.split(2):
-            halves.step(halves.model(part).square().mean())
+            halves.backward(halves.model(part).square().mean())
     assert whole.step_number == halves.step_number == 5
     a, b = snapshot(whole), snapshot(halves)
     assert all(torch.allclose(a[k], b[k], rtol=1e-9, atol=1e-12) for k in a)
@@ -332,7 +332,7 @@ def test_clipping_limits_the_norm_of_the_gradient():
     updater, weight = Updater(model, optimizer, FLAT, EMA(model, 10), clip=2.0), model[0].weight
     for slope, move in (([300.0, 0, 400], [1.2, 0, 1.6]), ([0.3, 0, 0.4], [0.3, 0, 0.4])):
         before = weight.clone()
-        updater.step((weight * torch.tensor(slope)).sum())
+        updater.backward((weight * torch.tensor(slope)).sum())
         assert torch.allclose(before - weight, 0.01 * torch.tensor([move]), atol=1e-6)
 
 
@@ -341,7 +341,7 @@ def test_clipping_in_fp16_sees_gradients_without_the_loss_scale():
     for amp in ("none", "fp16"):
         updater = make_updater(toy(), amp=amp, clip=2.0)
         before = updater.model[0].weight.clone()
-        updater.step(100 * updater.model.train()(images(0)).square().mean())
+        updater.backward(100 * updater.model.train()(images(0)).square().mean())
         assert updater.skipped == 0
         moves.append(updater.model[0].weight.detach() - before)
     assert moves[0].abs().max() > 1e-4 and torch.allclose(*moves, rtol=1e-4, atol=1e-9)
@@ -354,7 +354,7 @@ def test_step_uses_the_learning_rate_of_the_schedule():
     for step in range(11):
         assert updater.learning_rate == schedule(step)
         before = model[0].weight.item()
-        updater.step(model[0].weight.sum())
+        updater.backward(model[0].weight.sum())
         assert before - model[0].weight.item() == pytest.approx(schedule(step), abs=1e-6)
 
 
@@ -363,7 +363,7 @@ def test_bf16_autocast_keeps_weights_in_float32():
     with updater.autocast():
         out = updater.model(images(0))
     assert out.dtype == torch.bfloat16
-    updater.step(out.float().square().mean())
+    updater.backward(out.float().square().mean())
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in updater.model.parameters())
     assert updater.skipped == 0 and not torch.equal(updater.model[0].weight, toy()[0].weight)
 
@@ -373,11 +373,11 @@ def test_bf16_autocast_keeps_weights_in_float32():
 def test_finite_gradients_whose_norm_overflows_change_nothing(optimizer, amp):
     """The optimizer skips the step that statistics and EMA skip: the scaler finds no gradient that is not finite."""
     updater = make_updater(toy(), optimizer, amp=amp, clip=10.0)
-    updater.step(updater.model.train()(images(0)).square().mean())  # so that momentum would move the weights
+    updater.backward(updater.model.train()(images(0)).square().mean())  # so that momentum would move the weights
     before = snapshot(updater)
     for p in updater.parameters:
         p.grad = torch.full_like(p, 1e30)
-    updater.step(updater.model(images(1)).square().mean())
+    updater.backward(updater.model(images(1)).square().mean())
     assert updater.skipped == 1 and updater.bad_in_a_row == 1
     assert_equal_bits(snapshot(updater), before)
 

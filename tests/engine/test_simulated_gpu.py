@@ -22,7 +22,6 @@ from engine.network import accelerate
 from engine.parallel import Graphed
 from engine.schedule import Plan, Schedule
 from utils import checkpoint, processes
-from utils.config import ConfigError
 from utils.processes import Interrupted, Ranks
 from utils.signals import StopSignal
 
@@ -213,12 +212,6 @@ def test_training_may_round_to_tf32_but_evaluation_and_detector_do_not(demo_imag
 def test_a_named_gpu_becomes_the_current_one():
     with simulated_gpu(count=2) as gpu:
         assert processes.start("cuda:1").device == gpu.device == torch.device("cuda:1")
-
-
-def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_images, tmp_path):
-    with simulated_gpu(), refused(ConfigError, "compile=true", "device=cuda:all"):
-        train_quietly(config(demo_images, tmp_path / "runs", device="cuda:all", amp="none", compile=True))
-    assert not (tmp_path / "runs").exists()
 
 
 def test_empty_scenes_on_a_gpu(runs, tmp_path):

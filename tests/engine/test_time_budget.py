@@ -40,8 +40,8 @@ class FakeClock:
         clock = self
 
         class Timed(Updater):
-            def update(self):
-                super().update()
+            def optimizer_step(self):
+                super().optimizer_step()
                 clock.spend(clock.frozen if self.model.frozen else clock.thawed)
 
         def validate(updater, loader, criterion, ranks, run, epoch, stop):

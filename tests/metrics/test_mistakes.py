@@ -1,12 +1,12 @@
-"""metrics/mistakes.py: the kind of each mistake, and the boxes behind each cell of the confusion matrix."""
+"""metrics/mistakes.py: the kind of each mistake."""
 
 import numpy as np
 import pytest
 from coco_cases import entries, ground_truth, random_case
 
 from metrics import mistakes
-from metrics.comparison import compare_images, confusion_matrix
-from metrics.mistakes import Example, by_cell, by_kind, choose
+from metrics.comparison import compare_images
+from metrics.mistakes import Example, by_kind, choose
 
 FAR = (400, 400, 20, 20)
 
@@ -38,7 +38,7 @@ def test_crowd_regions_before_a_box_do_not_shift_its_number():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_false_detection_has_one_kind_and_every_count_of_the_matrix_its_boxes(seed):
+def test_every_false_detection_has_one_kind(seed):
     truth, detections = random_case(seed)
     comparisons = compare_images(truth, detections, 0.4)
     found = by_kind(comparisons)
@@ -47,20 +47,12 @@ def test_every_false_detection_has_one_kind_and_every_count_of_the_matrix_its_bo
     explained = {(one.image, one.box) for kind in ("missed", "wrong class", "loose") for one in found[kind]}
     missed = {(i, b) for i, one in enumerate(comparisons) for b in np.flatnonzero(one.missed).tolist()}
     assert missed <= explained and len(found["missed"]) <= len(missed)
-    matrix, cells = confusion_matrix(comparisons, 3), by_cell(comparisons, 3)
-    assert {cell: len(examples) for cell, examples in cells.items()} == {
-        (r, c): matrix[r, c] for r, c in np.argwhere(matrix).tolist()
-    }
-    for examples in [*cells.values(), *found.values()]:
+    for examples in found.values():
         assert [one.rank for one in examples] == sorted((one.rank for one in examples), reverse=True)
 
 
-def test_examples_are_chosen_from_many_images(monkeypatch):
-    monkeypatch.setattr(mistakes, "MAX_IMAGES", 4)
+def test_examples_are_chosen_from_many_images():
     bad = [Example(0, -1, d, 1) for d in range(50)] + [Example(1, -1, 0, 0.5)]
-    cells = [[Example(image, 0, -1, 1) for image in (8, 9, 1)], [Example(7, 0, -1, 1)]]
-    (first, *others), images = choose([bad], cells)
-    assert [one.image for one in first] == [0] * mistakes.PER_IMAGE + [1]
-    assert images == [0, 1, 8, 7]  # every cell has an image before one has two
-    assert [[one.image for one in few] for few in others] == [[8, 1], [7]]
-    assert choose([[]], []) == ([[]], [])
+    chosen, images = choose({"loose": bad, "missed": [Example(2, 0, -1, 1)], "double": []})
+    assert [one.image for one in chosen["loose"]] == [0] * mistakes.PER_IMAGE + [1]
+    assert images == [0, 2, 1] and chosen["double"] == []

@@ -68,7 +68,7 @@ def fit(model, steps=3, **options):
     model.train()
     for _ in range(steps):
         losses = criterion(model(IMAGES), boxes, torch.tensor([[first], [first + 1]]), SIZE)
-        updater.step(losses["total"])
+        updater.backward(losses["total"])
     return updater
 
 

@@ -12,7 +12,6 @@ import nets
 from datasets.dataset import DetectionDataset, Key, collate
 from datasets.mosaic import Augment
 from datasets.store import Annotations
-from engine.parallel import compile_criterion
 from nets.coder import grid
 from nets.extended import NewestCriterion
 from nets.losses import _objectness_loss
@@ -204,19 +203,3 @@ def test_the_newest_head_looks_at_its_own_classes():
     unknown = IgnoreRegions(torch.zeros(1, 1, 2, 3), torch.tensor([[[False, True, False, True, False]]]))
     NewestCriterion(family, 3)((None,), None, torch.tensor([[3]]), SIZE, unknown)
     assert seen[0].classes.tolist() == [[[True, False]]]
-
-
-@pytest.mark.slow
-def test_a_compiled_criterion_takes_what_is_unknown(monkeypatch):
-    torch._dynamo.reset()
-    compile_now = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda what: compile_now(what, backend="eager"))
-    _, boxes, labels = some_batch([3, 2], torch.float32)
-    predictions = random_predictions(2, family="ppyoloe")
-    region = of_boxes(np.array([[9, 9, 60, 50.0]]), np.ones((1, 4), bool))
-    unknown = IgnoreRegions(*(torch.tensor(x).repeat(2, *[1] * (x.ndim - 1))[:, None] for x in region))
-    eager, compiled = CRITERIA["ppyoloe"](), compile_criterion(CRITERIA["ppyoloe"]())
-    losses = [criterion(predictions, boxes, labels, SIZE, unknown)["total"] for criterion in (eager, compiled)]
-    torch.testing.assert_close(losses[1], losses[0])
-    assert losses[0] < eager(predictions, boxes, labels, SIZE)["total"]
-    torch._dynamo.reset()

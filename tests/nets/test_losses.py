@@ -1,7 +1,6 @@
 """nets/losses.py: official losses, images without boxes, and the same gradient for any number of processes."""
 
 import math
-import shutil
 from functools import partial
 
 import official
@@ -9,7 +8,6 @@ import pytest
 import torch
 from toys import FAMILIES, detector
 
-from engine.parallel import compile_criterion
 from nets import picodet, ppyoloe, yolov9
 from nets.assigners import task_aligned
 from nets.coder import decode_dfl, grid
@@ -257,45 +255,3 @@ def test_losses_of_yolov9_equal_the_reference(counts):
     expected |= {"total": sum(expected.values()), "positives": weight / max(sum(counts), 1)}
     assert {k: v.item() for k, v in losses.items()} == pytest.approx(expected, rel=1e-9)
     assert int(match.positive.sum()) >= min(sum(counts), 100) * 0.6
-
-
-class CountCompilations:
-    """A backend of torch.compile that runs what it is given, uncompiled, and counts it."""
-
-    def __init__(self):
-        self.count = 0
-
-    def __call__(self, graph, inputs):
-        self.count += 1
-        return graph.forward
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["counting", "inductor"])
-@every_family
-def test_compiled_losses_are_the_same_with_few_compilations(family, backend, monkeypatch):
-    """Two epochs with different numbers of boxes, also none, and a last batch of fewer images."""
-    if backend == "inductor" and not shutil.which("g++"):
-        pytest.skip("torch.compile needs a C++ compiler on a CPU")
-    torch._dynamo.reset()
-    counter, compile_now = CountCompilations(), torch.compile
-    if backend == "counting":
-        monkeypatch.setattr(torch, "compile", lambda what: compile_now(what, backend=counter))
-    for _ in range(2):
-        eager = CRITERIA[family]()
-        compiled = compile_criterion(CRITERIA[family]())
-        for most in (7, 0, 2, 20, 1, 60, 13):
-            _, boxes, labels = some_batch([most, most // 2, 0, 0][: 4 if most != 13 else 3], torch.float32)
-            boxes, labels = boxes[:, :most], labels[:, :most]
-            predictions = random_predictions(len(boxes), family=family)
-            results = []
-            for criterion in (eager, compiled):
-                leaves = type(predictions)(*(x.clone().requires_grad_() for x in predictions))
-                losses = criterion(leaves, boxes, labels, SIZE)
-                losses["total"].backward()
-                results.append(({name: value.item() for name, value in losses.items()}, [x.grad for x in leaves]))
-            assert results[1][0] == pytest.approx(results[0][0], rel=1e-5)
-            for ours, theirs in zip(results[1][1], results[0][1], strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    assert counter.count <= 4
-    torch._dynamo.reset()

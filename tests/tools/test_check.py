@@ -54,6 +54,18 @@ def test_classes_that_a_training_does_not_flip_are_named(data: tuple[str, str], 
     assert mentions(text, "flip=0") == mentions(text, "arrow left' and 'arrow right") == sided
 
 
+def test_crowd_regions_alone_are_nothing_to_learn(tmp_path: Path) -> None:
+    paint(tmp_path / "0.png", 10)
+    paint(tmp_path / "1.png", 20)
+    (tmp_path / "classes.txt").write_text("cat\n")
+    (tmp_path / "train.txt").write_text("0.png 10,10,20,20,0,1\n")
+    (tmp_path / "val.txt").write_text("1.png 10,10,20,20,0\n")
+    train, val = str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
+    assert check(train, val, (416, 416))[0]["errors"]
+    with refused(DataError, train, "1 crowd region"):
+        read_train_and_val(train, val, ReadOptions(), print)
+
+
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
     """A folder with the splits train, val and test, of an image each."""

@@ -1,12 +1,12 @@
 """Wrong labels rank first: of each kind, among synthetic detections; the page and the files name them; halves are honest."""
 
-import csv
+import html
 import json
 import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -21,16 +21,14 @@ from refused import refused, told
 from benchmarks.suspects import Corrupted
 from datasets.check_images import check_images
 from datasets.errors import DataError
-from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.split import file_name, write
 from datasets.store import Annotations
 from deploy.detector import Result
 from tools import suspects
-from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
+from tools.disagreement import KINDS, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
-from tools.suspects_labels import write_label_files
-from tools.suspects_page import thumbnail, write_csv
+from tools.suspects_page import thumbnail
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -249,25 +247,37 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
     assert not re.search(r"https?://|<script|src=\"(?!data:)", page)
     rows = rows_of(folder)
     assert page.count("<li ") == page.count("<img ") == len(rows)
-    assert max(Counter(row["kind"] for row in rows).values()) == 7
+    assert max(Counter(row.kind for row in rows).values()) == 7
     before, after = read(str(small), "train"), read(str(folder / "suspects.txt"), "train")
     assert after.classes == before.classes and len(after) == len(before)
     boxes = {before.path(i): before.boxes_of(i)[0].tolist() for i in range(len(before))}
     assert {str((folder / after.names[i]).resolve()): after.boxes_of(i)[0].tolist() for i in range(len(after))} == boxes
     text = (folder / "suspects.txt").read_text(encoding="utf-8").splitlines()
-    for row in rows:
-        assert Path(row["image"]).name in text[int(row["line"]) - 1] and row["source"].startswith(f"{small}:")
-        for box in (row["box"], row["proposal"]):
-            assert not box or re.fullmatch(r"-?\d+\.\d(,-?\d+\.\d){3}", box)
-    lines = {int(row["line"]) for row in rows}
+    assert all(row.image in text[row.line - 1] and row.place.startswith(f"{small}:") for row in rows)
+    lines = {row.line for row in rows}
     assert lines == set(range(1, len(lines) + 1))  # the images with suspects come first
     told(capsys.readouterr().out, "18 labels", "12 images", "suspects.html", "WARNING")
     assert "WARNING" in page  # the checkpoint finds too few labels
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+class Row(NamedTuple):
+    kind: str
+    change: str
+    place: str
+    image: str
+    line: int
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """The suspects on the page."""
+    rows = []
+    text = (folder / "suspects.html").read_text(encoding="utf-8")
+    card = r'<b>(.*?)</b> <span.*?<span title="(.*?)">(.*?)</span> <span class="faint">suspects.txt:(\d+)'
+    for change, place, image, line in re.findall(card, text, re.DOTALL):
+        words = {"add ": "missing", ": rather ": "wrong", ": other edges": "loose", ": it repeats": "doubled"}
+        kind = next(kind for part, kind in words.items() if part in change)
+        rows.append(Row(kind, html.unescape(change), html.unescape(place), image, int(line)))
+    return rows
 
 
 @pytest.fixture
@@ -289,9 +299,9 @@ def test_a_class_that_is_not_annotated_is_not_missing(half_annotated: Annotation
         source, output = str(tmp_path / file_name("given", data)), str(tmp_path / f"out{len(proposals)}")
         folder = suspects.main(suspects.Config(data=source, checkpoint=str(checkpoint), output=output))
         indices = {Path(data.path(i)).name: i for i in range(len(data))}
-        found = [row for row in rows_of(folder) if row["proposed class"]]
-        labels = [data.classes.index(row["proposed class"]) for row in found]
-        proposals.append([known[indices[Path(row["image"]).name], n] for row, n in zip(found, labels, strict=True)])
+        found = [row for row in rows_of(folder) if row.kind == "missing"]
+        labels = [data.classes.index(row.change.removeprefix("add ")) for row in found]
+        proposals.append([known[indices[row.image], n] for row, n in zip(found, labels, strict=True)])
         assert ("suspects.txt cannot hold" in capsys.readouterr().out) == (data.annotated is not None)
     assert all(proposals[0]) and proposals[0] and not all(proposals[1])
 
@@ -326,29 +336,14 @@ def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:
     return check_images(read(str(tmp_path / "train.txt"), "train"))[0]
 
 
-def box_of(values: list[float], label: int) -> Box:
-    return Box(np.array(values, float), label)
-
-
-def test_label_studio_gets_the_labels_and_the_proposals(tmp_path: Path) -> None:
-    data = drawn_data(tmp_path, [[], ["0,0,20,20,0", "30,0,50,20,1", "60,0,90,20,0", "60,1,90,21,0", "0,0,99,79,1,1"]])
-    box = [box_of(values, label) for values, label in zip(data.boxes.tolist(), data.labels.tolist(), strict=True)]
-    found = [
-        Suspect("missing", 0.9, 1, -1, None, box_of([30, 40, 120, 70], 1)),
-        Suspect("wrong", 0.8, 1, 0, box[0], box_of([0, 0, 20, 20], 1)),
-        Suspect("loose", 0.7, 1, 1, box[1], box_of([30, 0, 55, 25], 1)),
-        Suspect("doubled", 0.6, 1, 3, box[3], None),
-    ]
-    (note,) = write_label_files(tmp_path, data, [1], found)
+def test_label_studio_gets_the_labels(tmp_path: Path) -> None:
+    data = drawn_data(tmp_path, [[], ["0,0,20,20,0", "30,0,50,20,1", "60,1,90,120,0", "0,0,99,79,1,1"]])
+    (note,) = suspects.write_label_studio(tmp_path, data, [1])
     assert note.endswith(": 1")  # the crowd region
     (task,) = json.loads((tmp_path / "labelstudio.json").read_text())
-    present, proposed = task["annotations"][0]["result"], task["predictions"][0]["result"]
-    assert [one["value"]["rectanglelabels"] for one in present] == [["cat"], ["dog"], ["cat"], ["cat"]]
-    assert [one["value"]["rectanglelabels"] for one in proposed] == [["dog"], ["dog"], ["cat"], ["dog"]]
-    assert [one["value"]["width"] for one in proposed] == [20, 25, 30, 70]  # within the image, in per cent
-    assert [one["score"] for one in proposed] == [0.8, 0.7, 1, 0.9] and "score" not in present[0]
-    again = read(str(tmp_path / "labelstudio.json"), "train", ReadOptions(image_root=str(tmp_path / "images")))
-    np.testing.assert_allclose(again.boxes, data.boxes[:4])  # the labels, not the proposals
+    assert task["data"]["image"].endswith("b.png")
+    shown = [(one["value"]["rectanglelabels"], one["value"]["width"]) for one in task["predictions"][0]["result"]]
+    assert shown == [(["cat"], 20), (["dog"], 20), (["cat"], 30)]
 
 
 def test_errors_name_the_fix(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,22 +402,10 @@ def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Pa
     folder = suspects.main(cfg)
     halves = [{line.split()[0] for line in (folder / f"half{i}.txt").read_text().splitlines()} for i in (0, 1)]
     assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 100
-    rows = [row for row in rows_of(folder) if row["kind"] == "wrong"]
+    rows = [row for row in rows_of(folder) if row.kind == "wrong"]
     places = {Path(data.path(image)).name for image, _ in corrupted.changed}
-    first = [Path(row["image"]).name in places for row in rows[: len(corrupted.changed)]]
+    first = [row.image in places for row in rows[: len(corrupted.changed)]]
     assert np.mean(first) >= 0.6
-
-
-def test_no_name_of_the_data_is_a_formula_of_a_spreadsheet(tmp_path: Path) -> None:
-    names = ('=HYPERLINK("http://e","c")', "+1", "-1", "@sum", "cat")
-    data = SimpleNamespace(
-        classes=names, sizes=[(20, 20)] * 5, path=lambda i: f"=a{i}.png", where=lambda i: f"@a.txt:{i}"
-    )
-    found = [Suspect("wrong", 0.5, i, 0, Box(np.array([1.0, 1, 9, 9]), i), None) for i in range(5)]
-    write_csv(tmp_path / "suspects.csv", data, {"wrong": found}, {i: i + 1 for i in range(5)})
-    rows = rows_of(tmp_path)
-    assert [row["class"] for row in rows] == [f"'{name}" for name in names[:4]] + ["cat"]
-    assert not [text for row in rows for text in row.values() if text[:1] in ("=", "+", "-", "@", "\t", "\r")]
 
 
 def test_a_failed_training_is_an_error(tmp_path: Path, monkeypatch) -> None:

@@ -94,7 +94,9 @@ def test_a_quoted_line_end_is_not_lost_in_a_name(tmp_path: Path) -> None:
         read(str(text(tmp_path / "x.csv", 'a.png,1,2,3,4,"cat\nlynx"\n')), "train")
 
 
-@pytest.mark.parametrize(("word", "crowd"), [("1", True), ("1.0", True), ("True", True), ("0", False), ("", False)])
+@pytest.mark.parametrize(
+    ("word", "crowd"), [("1", True), ("1.0", True), ("True", True), ("yes", True), ("0", False), ("", False)]
+)
 def test_crowd_regions_are_written_in_several_ways(tmp_path: Path, word: str, crowd: bool) -> None:
     found = read(str(text(tmp_path / "x.csv", f"path,x1,y1,x2,y2,class,iscrowd\na.png,1,2,3,4,cat,{word}\n")), "train")
     assert found.crowd.tolist() == [crowd]

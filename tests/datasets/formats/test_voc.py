@@ -70,3 +70,24 @@ def test_cvat_next_to_voc_is_an_error_that_names_both(tmp_path: Path) -> None:
     xml(tmp_path / "voc" / "c.xml", "c.jpg"), paint(tmp_path / "voc" / "c.jpg")
     with refused(DataError, path.name, "CVAT", "VOC", "voc/b.xml"):
         read(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    ("tag", "word", "crowd"), [("difficult", "True", 1), ("Difficult", "1", 1), ("difficult", "Unspecified", 0)]
+)
+def test_difficult_is_read_in_the_words_of_several_tools(tmp_path: Path, tag: str, word: str, crowd: int) -> None:
+    path = xml(tmp_path / "0.xml", paint(tmp_path / "0.png").name)
+    path.write_text(path.read_text().replace("<object>", f"<object><{tag}>{word}</{tag}>"))
+    assert read(str(tmp_path), "train").crowd.tolist() == [crowd]
+    path.write_text(path.read_text().replace(word, "many"))
+    with refused(DataError, "0.xml", "many"):
+        read(str(tmp_path), "train")
+
+
+def test_boxes_that_are_not_those_of_voc_are_no_background(tmp_path: Path) -> None:
+    for name in "01":
+        xml(tmp_path / f"{name}.xml", paint(tmp_path / f"{name}.png").name)
+    path = tmp_path / "1.xml"
+    path.write_text(path.read_text().replace("object>", "item>").replace("bndbox>", "bbox>"))
+    with refused(DataError, "1.xml", "bbox"):
+        read(str(tmp_path), "train")
