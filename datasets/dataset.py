@@ -83,21 +83,16 @@ class Batch(NamedTuple):
 
     def _each(self, function: Callable[[Tensor], Any]) -> "Batch":
         """Returns the batch with the result of a function for each tensor."""
-        images, boxes, labels, ids, transforms = (function(tensor) for tensor in self[:5])
-        ignore = self.ignore
-        if ignore is not None:
-            ignore = IgnoreRegions(function(ignore.regions), function(ignore.classes))
+        images, boxes, labels, ids, transforms = map(function, self[:5])
+        ignore = None if self.ignore is None else IgnoreRegions(*map(function, self.ignore))
         return Batch(images, boxes, labels, ids, transforms, ignore)
 
 
 def _batch_of(packed: tuple, others: Sequence[np.ndarray], ignore: Arrays | None) -> Batch:
     """Returns the batch that another process has pickled."""
-    images = shared_memory.unpack(*packed).permute(0, 3, 1, 2)
-    boxes, labels, ids, transforms = (torch.from_numpy(array) for array in others)
-    if ignore is None:
-        return Batch(images, boxes, labels, ids, transforms)
-    regions = IgnoreRegions(torch.from_numpy(ignore.regions), torch.from_numpy(ignore.classes))
-    return Batch(images, boxes, labels, ids, transforms, regions)
+    boxes, labels, ids, transforms = map(torch.from_numpy, others)
+    regions = None if ignore is None else IgnoreRegions(*map(torch.from_numpy, ignore))
+    return Batch(shared_memory.unpack(*packed).permute(0, 3, 1, 2), boxes, labels, ids, transforms, regions)
 
 
 @lru_cache(maxsize=4)
@@ -126,10 +121,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     @cached_property
     def repeats(self):
         """Returns the `datasets.dataset.Repeats` of the images, or None if all are drawn equally often."""
-        if not self.repeat:
-            return None
-
-        return repeats_of(self.annotations, self.repeat)
+        return repeats_of(self.annotations, self.repeat) if self.repeat else None
 
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
@@ -327,10 +319,8 @@ def _batched(parts: list[Arrays | None]) -> IgnoreRegions[Tensor] | None:
     if not present:
         return None
     max_regions, num_classes = max(len(part.regions) for part in present), present[0].classes.shape[1]
-    regions, classes = (
-        torch.zeros(len(parts), max_regions, 2, 3),
-        torch.zeros(len(parts), max_regions, num_classes, dtype=torch.bool),
-    )
+    regions = torch.zeros(len(parts), max_regions, 2, 3)
+    classes = torch.zeros(len(parts), max_regions, num_classes, dtype=torch.bool)
     for b, part in enumerate(parts):
         if part is not None:
             regions[b, : len(part.regions)] = torch.from_numpy(part.regions)

@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from utils.boxes import area, clip, xyxy_to_xywh
+from utils.boxes import clip, xyxy_to_xywh
 from utils.ignore_regions import Arrays, joined, of_boxes, of_image
 from utils.images import read_image
 from utils.text import amount, first_names
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
-
-MAX_HINTS = 2000  # classes among which the nearest name is searched
 
 Classes = tuple[str, ...] | None  # class names; None: the classes of the data
 Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits
@@ -187,11 +185,6 @@ class Annotations:
         """Returns the image index of each box, int64 [K]."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
-    def own_areas(self) -> np.ndarray:
-        """Returns which areas are not the areas of the boxes but of the objects, as COCO has them, bool [K]."""
-        boxes = area(self.boxes)
-        return np.abs(self.areas - boxes) > 1e-3 * boxes  # less is rounding
-
     @property
     def max_boxes(self) -> int:
         """The largest number of boxes in an image, without crowd regions, which are not trained on."""
@@ -271,9 +264,9 @@ def no_such_class(number: float, names_from: str, count: int) -> str:
     return f"class {number:g}, but {names_from} has {amount(count, 'name')} (0-{count - 1}){fix}"
 
 
-def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:
-    """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
-    near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
+def unknown_class(name: str, classes: tuple[str, ...]) -> str:
+    """Returns the message for a class that is not in `classes`, with the nearest name."""
+    near = difflib.get_close_matches(name, classes, n=1)
     fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
     leave_out = "leave it out: python -m tools.convert SRC DST.txt classes=CLASSES_TO_KEEP"
     what = f"class {name!r} is not in the list of classes {first_names(classes)}"

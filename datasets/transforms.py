@@ -39,12 +39,8 @@ class Augment:
     @property
     def max_images_per_sample(self) -> int:
         """The largest number of images that a training sample is made of."""
-        images = 1
-        if self.mosaic > 0:
-            images *= 4
-        if self.mixup > 0:
-            images *= 2
-        return images
+        images = 4 if self.mosaic > 0 else 1
+        return 2 * images if self.mixup > 0 else images
 
     def without_geometry(self) -> "Augment":
         """Returns the settings of the no-augmentation epochs: letterboxed single images with flips and color shifts."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets import picodet, ppyoloe, yolox
+from nets import picodet, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
@@ -131,7 +131,7 @@ class YOLOv9Criterion(Criterion):
         ignore: IgnoreRegions[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
-        raw, classes = at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
+        raw, classes = self.outputs(predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers, decoded = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
@@ -154,6 +154,10 @@ class YOLOv9Criterion(Criterion):
         }
         weighted = {name: self.weights[name] * value for name, value in sums.items()}
         return _normalized(weighted, match.score.sum(), labels, self.normalizer)
+
+    def outputs(self, predictions: Any) -> tuple[Tensor, Tensor]:
+        """Returns logits of box sides and of class scores."""
+        return at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
 
     def assign(self, inputs: tuple[Tensor, ...], image_size: tuple[int, int]) -> tuple[Assignment, int]:
         """Assigns labels -> the assignment, and the largest number of anchor points per box. `inputs`: see `task_aligned`."""
@@ -205,18 +209,10 @@ class PicoDetCriterion(PPYOLOECriterion):
 
     dfl_margin = 0.1
 
-    def __call__(
-        self,
-        predictions: Any,  # Predictions of PicoDet
-        targets: Tensor,
-        labels: Tensor,
-        image_size: tuple[int, int],
-        ignore: IgnoreRegions[Tensor] | None = None,
-    ) -> dict[str, Tensor]:
-        """Computes the losses as for YOLOv9."""
+    def outputs(self, predictions: Any) -> tuple[Tensor, Tensor]:
+        """Returns logits of box sides, and of the joint scores of class and alignment."""
         boxes, alignment, classes = (at_least_float32(x) for x in predictions)
-        scores = ppyoloe.Predictions(boxes, picodet.joint_logits(classes, alignment))
-        return super().__call__(scores, targets, labels, image_size, ignore)
+        return boxes, picodet.joint_logits(classes, alignment)
 
 
 def _varifocal_negative(logits: Tensor) -> Tensor:

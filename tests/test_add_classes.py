@@ -202,7 +202,7 @@ def test_evaluation_measures_the_map_of_the_training_and_predict_writes_detectio
     assert evaluate.main(replace(cfg, tile=48, output=str(tmp_path / "t")))["AP"] >= 0
     options = {"output": str(tmp_path / "p"), "labels": "yolo", "device": "cpu"}
     predict.main(predict.Config(str(folder / "best.pt"), str(demo_images / "0.png"), confidence=0.1, **options))
-    assert (tmp_path / "p/0.png").is_file()
+    assert (tmp_path / "p/drawn/0.png").is_file()
 
 
 def test_detections_of_old_classes_without_labels_are_no_mistakes(run, old, demo_images, tmp_path, capsys):

@@ -42,6 +42,7 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r".*(model=resnet_18|optimizer=nadam)": "test_extend.py runs them after the change of the page",
     r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs some, and compiles the others",
     r"export |python -m torch": "have no effect to see",
+    r".*\.cuda\(\)": "needs a GPU",
 }
 QUICK = ("README.md",)
 OVERRIDES = {  # script -> words that follow the words of the command, so that it is fast
@@ -129,7 +130,7 @@ def provide(name: str) -> None:
         shutil.copytree("FOLDER", path.parent, dirs_exist_ok=True)
         shutil.copy("FOLDER/train.txt", path)
     elif not path.suffix:
-        labels = shutil.ignore_patterns("*.txt") if "images" in name else None
+        labels = shutil.ignore_patterns("*.txt") if "images" in name.lower() else None
         shutil.copytree("FOLDER", path, ignore=labels)
         if name == "NEW":  # classes that no model has
             text(path / "classes.txt", "\n".join(f"new {label}" for label in demo.CLASSES))
@@ -154,7 +155,9 @@ def short(script: str, words: list[str]) -> list[str]:
 
 def provide_inputs(words: list[str]) -> None:
     """Makes what the words of a command name: the values of some constants, and the first word without a name."""
-    inputs = [word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint)=", word)]
+    inputs = [
+        word.partition("=")[2] for word in words if re.match("(train|val|data|source|checkpoint|image_root)=", word)
+    ]
     inputs += [word for word in words if "=" not in word and not re.match(r"-|.*\.py$|tools\.|\.\.\.$", word)][:1]
     inputs += [word for word in words if word.endswith((".jpg", ".png"))]
     for name in inputs:

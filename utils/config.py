@@ -331,9 +331,7 @@ def _meanings(name: str, kind: Any, text: str) -> str:
     if get_args(kind) != (float, float) or not re.fullmatch(r"\d*\.?\d+", text):
         return ""
     number = float(text)
-    around = (
-        f"{name}={show(1 - number)},{show(1 + number)} for 1 ± {show(number)}, as in Ultralytics; "
-        if number < 1
-        else ""
-    )
+    around = ""
+    if number < 1:
+        around = f"{name}={show(1 - number)},{show(1 + number)} for 1 ± {show(number)}, as in Ultralytics; "
     return f": {around}{name}={show(number)},{show(number)} for always {show(number)}"

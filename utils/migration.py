@@ -33,7 +33,7 @@ class Here(NamedTuple):
         return self.values.get(word, self.values.get(YES_NO.get(word, "")))
 
 
-PER_64 = "for 64 images per step; a step scales it with its number of images"
+PER_64 = "for 64 images per step, which a step scales; without it, a fitting one is chosen"
 NOT_A_FRACTION = f"a learning rate, not a fraction of the first one; {PER_64}"
 COSINE = {"true": "cosine", "false": "cosine", "cos": "cosine", "linear": "cosine", "yoloxwarmcos": "cosine"}
 

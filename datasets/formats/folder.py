@@ -153,7 +153,8 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
             example = problem_of(folder.file(names[0]))
             notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}, for example {example}")
         elif counts[kind] or kind != LISTS.name:  # other lists have no boxes
-            text = f"label files of {kind} that are not read: {len(names)}, for example {one_line(names[0])}"
+            why = "without an image" if is_yolo and kind == YOLO.name else "that are not read"
+            text = f"label files of {kind} {why}: {len(names)}, for example {one_line(names[0])}"
             notes.append(f"{folder.path}: {text}")
     return notes if is_yolo else [*notes, *unread_image_notes(folder.path, folder.files), *_lost_images(folder, found)]
 
@@ -164,7 +165,7 @@ def _lost_images(folder: Folder, found: Annotations) -> list[str]:
         return []
     used = {real_path(found.path(index)) for index in range(len(found))}
     lost = [image for image in folder.images if real_path(os.path.join(folder.path, image)) not in used]
-    text = f"{folder.path}: images that are not read: {len(lost)}, for example "
+    text = f"{folder.path}: images that no label file names, left out: {len(lost)}, for example "
     return [text + one_line(image) for image in lost[:1]]
 
 

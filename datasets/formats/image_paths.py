@@ -17,6 +17,7 @@ SUFFIXES = (*IMAGE_SUFFIXES, *UNREAD_SUFFIXES)
 DIGITS = "0123456789"  # of train2017
 MAX_CUT = 50  # folders of another computer before the path of a file
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
+_GLUED = re.compile(rf"({'|'.join(map(re.escape, SUFFIXES))})(?=\w[^/\\]*[/\\])", re.IGNORECASE)  # a.jpgimages/b.jpg
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio writes it before the names of uploaded files
 
 
@@ -138,6 +139,10 @@ class ImageFinder:
         bases = meant((short for name in rest for short in short_names(name)), images)
         taken: dict[str, str] = {}
         for name in rest:
+            if glued := _GLUED.search(name):
+                end = glued.end()
+                self.doubts[name] = f"{name}: two paths without a line end between {name[:end]} and {name[end:]}"
+                continue
             for short in (short for short in short_names(name) if short in bases):
                 least = 1 if wanted[short] == 1 else 2
                 there = _most_last_parts(name, images[bases[short]], least)

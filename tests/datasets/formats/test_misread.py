@@ -225,3 +225,13 @@ def test_an_image_of_cvat_without_a_name_is_refused(tmp_path: Path) -> None:
     path = text(tmp_path / "annotations.xml", f'<annotations><image width="64" height="48">{box}</image></annotations>')
     with refused(DataError, str(path)):
         read(str(path), "train")
+
+
+@pytest.mark.parametrize("boxes_of_lines", ["", " 1,1,9,9,0"])
+def test_two_paths_without_a_line_end_are_an_error(tmp_path: Path, boxes_of_lines: str) -> None:
+    """The last image was found by its name, and the first was lost."""
+    for name in "abc":
+        text(paint(tmp_path / f"images/{name}.png").with_suffix(".txt"), "0 .5 .5 .2 .2\n")
+    lines = text(tmp_path / "train.txt", f"images/a.png{boxes_of_lines}\nimages/b.pngimages/c.png{boxes_of_lines}\n")
+    with refused(DataError, "train.txt:2", "images/b.png"):
+        check_images(read(str(lines), "train"))
