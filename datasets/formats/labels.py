@@ -199,7 +199,7 @@ def _check_labels_and_areas(
         elif not is_class[row]:
             problem = no_such_class(label, source.names_from, len(table))
         elif indices[row] < 0 and names is not None and classes is not None:
-            problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
+            problem = unknown(names[int(label)], classes)
         else:
             without_area.append(f"{source.places[row]}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
             continue
