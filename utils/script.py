@@ -40,7 +40,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # characters that the terminal does not have
+            # characters that the terminal does not have; a log file or a pipe gets each line at once
+            stream.reconfigure(errors="replace", line_buffering=True)
     try:
         main()
     except KeyboardInterrupt as error:
