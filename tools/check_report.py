@@ -19,9 +19,10 @@ from datasets.store import Annotations
 from engine.evaluation import MAX_DETECTIONS
 from report.analysis import limit_notes
 from tools.check_split import SUSPICIOUS, Part, examine
-from utils.text import amount
+from utils.text import amount, first_names
 
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
+FEW_ANNOTATED = 0.1  # fraction of the images in which a class is annotated, below which there is a warning
 
 
 def check(
@@ -195,4 +196,8 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
+    annotated = part.get("annotated", {}).items()
+    if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
+        text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
+        warnings.append(f"{split}: {text}: {first_names(few)}")
     return warnings + [f"{split}: {note}" for note in merge_notes(counts)]

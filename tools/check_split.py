@@ -59,11 +59,19 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         "sixteen_bits": good.value_text(),
         "backgrounds": int((np.diff(good.starts) == 0).sum()),
         "classes": dict(zip(good.classes, good.boxes_per_class().tolist(), strict=True)),
+        **_annotated_images(good),
         **boxes,
         "notes": notes,  # what was left out, and what is unusual
         "errors": [*errors, f"{source}: no boxes to learn: is it the right file?"] if good.crowd.all() else errors,
     }
     return Part(report, good, paths, scanned, rows)
+
+
+def _annotated_images(data: Annotations) -> dict[str, dict[str, int]]:
+    """Returns in how many images each class is annotated; nothing if all of them are in all images."""
+    if data.annotated is None:
+        return {}
+    return {"annotated": dict(zip(data.classes, data.annotated_mask().sum(0).tolist(), strict=True))}
 
 
 def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
