@@ -130,11 +130,11 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
 
 def test_a_file_with_several_images_is_noted(weights, tmp_path, capsys):
     frames = [Image.new("RGB", (48, 32), (level, 0, 0)) for level in (10, 90, 200)]
-    for name in ("a.gif", "b.gif"):
+    for name in ("a.tif", "b.tif"):
         frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
-    run(weights, tmp_path / "*.gif", tmp_path / "out")
+    run(weights, tmp_path / "*.tif", tmp_path / "out")
     (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert ".gif" in note and "3 images" in note
+    assert ".tif" in note and "3 images" in note
 
 
 @pytest.mark.parametrize("source", ["nowhere", "nowhere.jpg", "*.jpg", "empty"])

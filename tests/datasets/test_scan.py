@@ -241,10 +241,10 @@ def test_only_the_user_may_open_the_cache_folder(tmp_path: Path) -> None:
 
 def test_files_with_several_images_are_noted(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (48, 32), (level, 0, 0)) for level in (10, 90, 200)]
-    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    frames[0].save(tmp_path / "b.gif")
-    (tmp_path / "train.txt").write_text("".join(f"{tmp_path / name} 1,1,9,9,0\n" for name in ("a.gif", "b.gif")))
+    frames[0].save(tmp_path / "a.tif", save_all=True, append_images=frames[1:])
+    frames[0].save(tmp_path / "b.tif")
+    (tmp_path / "train.txt").write_text("".join(f"{tmp_path / name} 1,1,9,9,0\n" for name in ("a.tif", "b.tif")))
     for _ in range(2):  # the second time from the cache
         _, report = check_images(read_annotation_file(str(tmp_path / "train.txt"), names=("a",)))
-        (note,) = [line for line in report if "a.gif" in line]
+        (note,) = [line for line in report if "a.tif" in line]
         assert ": 1, for example" in note

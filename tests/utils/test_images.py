@@ -309,7 +309,8 @@ def test_files_with_several_images_are_counted(tmp_path: Path) -> None:
         if suffix != "jpg":
             frames[0].save(tmp_path / f"all.{suffix}", save_all=True, append_images=frames[1:])
             assert frame_count((tmp_path / f"all.{suffix}").read_bytes()) == 3
-            assert read_image(str(tmp_path / f"all.{suffix}")).max() < 3, suffix
+            if suffix in ("png", "tif") or cv2.__version__ >= "5":  # OpenCV 4.10 reads no GIF and no animated WebP
+                assert read_image(str(tmp_path / f"all.{suffix}")).max() < 3, suffix
 
 
 def test_damaged_exif_data_print_nothing(tmp_path: Path) -> None:
