@@ -154,10 +154,9 @@ def compare(
                 unpaired.append(f"image {number}: only the file has {_in_words(place, score, label)}")
         least = np.full(scores.shape[1], MIN_SCORE)
         for head in np.split(np.arange(len(least)), np.cumsum(counts)[:-1]):
-            if (
-                full := np.isin(labels, head)
-            ).sum() >= max_detections:  # near the end of a full list, a box may be missing
-                least[head] = max(MIN_SCORE, rows[1][full].min() + 2 * tolerance.scores)
+            of_head = rows[1][np.isin(labels, head)]
+            if len(of_head) >= max_detections:  # near the end of a full list, a box may be missing
+                least[head] = max(MIN_SCORE, of_head.min() + 2 * tolerance.scores)
         for i in np.flatnonzero(free):
             if best[i] >= least[label := int(scores[i].argmax())]:
                 unpaired.append(f"image {number}: only PyTorch has {_in_words(boxes[i], best[i], label)}")

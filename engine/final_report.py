@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from datasets.loader import Loader
-from engine.evaluation import evaluate
+from engine.evaluation import MAX_DETECTIONS, evaluate
 from engine.run_folder import log_text
 from engine.state import State
 from metrics.coco import EVALUATOR
@@ -21,7 +21,8 @@ from utils.text import aligned, amount, in_points, metric
 
 MAX_IMAGES = 2000  # of the validation data; a report on more of them is left to evaluate.py
 MAX_ROWS = 20  # of the table of classes
-LIMITS: dict[str, Any] = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}  # the defaults of evaluate.py
+# The defaults of evaluate.py.
+LIMITS: dict[str, Any] = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": MAX_DETECTIONS}
 CONFIDENCE = 0.3  # as in evaluate.py: min score in the error analysis
 COLUMNS = {"AP50-95": "AP", "AP50": "AP50", "precision": "precision", "recall": "recall", "threshold": "threshold"}
 

@@ -24,13 +24,8 @@ Key = int | str  # an id in the form in which ids are compared
 Flag = Annotated[int, Meta(ge=0, le=1)] | bool | None
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
-EMPTY = (
-    "empty",
-    "blank",
-    "background",
-    "none",
-    "nothing",
-)  # names of a category without boxes: nothing is in the image
+# Names of a category without boxes: nothing is in the image.
+EMPTY = ("empty", "blank", "background", "none", "nothing")
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 

@@ -77,9 +77,8 @@ def _fractions_problem(source: Source, boxes: np.ndarray, counts: np.ndarray) ->
     """Returns a problem if all boxes of an image in a format in pixels look like fractions of it; whole numbers are pixels."""
     with np.errstate(invalid="ignore"):
         is_small = (boxes.max(1, initial=-1) <= MAX_FRACTION) & (boxes[:, :2].max(1, initial=-1) < 1)
-        is_small &= (boxes[:, 2:] - boxes[:, :2]).max(
-            1, initial=-1
-        ) <= 1  # a box of a pixel in the corner may be larger
+        sides = boxes[:, 2:] - boxes[:, :2]
+        is_small &= sides.max(1, initial=-1) <= 1  # a box of a pixel in the corner may be larger
         is_whole = (boxes % 1 == 0).all(1)
     image = np.repeat(np.arange(len(counts)), counts)
     small, whole = (np.bincount(image[rows], minlength=len(counts)) for rows in (is_small, is_small & is_whole))

@@ -144,10 +144,7 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
     """Returns the message for `raw`, which does not fit its type: place, value and fix."""
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"), parse_constant=_no_number)
-    except (
-        ValueError,
-        RecursionError,
-    ) as wrong:  # also no UTF-8, nested too deeply, a number of more than 4,300 digits
+    except (ValueError, RecursionError) as wrong:  # no UTF-8, nested too deeply, a number of more than 4,300 digits
         return f"{place}: not JSON ({wrong}): export the file again, as UTF-8"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
