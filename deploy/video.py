@@ -78,12 +78,7 @@ def _open(source: str) -> cv2.VideoCapture:
     is_camera = source.isdecimal() and not is_file
     if not (is_camera or is_address or is_file):
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
-    set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
-    level = set_log_level(0)  # OpenCV would print a page about what the error below has in a line
-    try:
-        capture = cv2.VideoCapture(int(source) if is_camera else source)
-    finally:
-        set_log_level(level)
+    capture = cv2.VideoCapture(int(source) if is_camera else source)
     if not capture.isOpened():
         raise ValueError(f"source={brief(without_keys(source))}: OpenCV cannot open it; {fix_of(source)}")
     return capture

@@ -1,6 +1,7 @@
 """Text for messages: short, printable, in columns, and names of classes that can be drawn and written."""
 
 import csv
+import difflib
 import errno
 import re
 import unicodedata
@@ -92,6 +93,13 @@ def look_of(name: str) -> str:
     characters that are not seen, such as a soft hyphen."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return "".join(c for c in folded if unicodedata.category(c) not in ("Cf", "Pd", "Pc") and not c.isspace())
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Returns the one of `names` that looks like a class name or is spelled most like it; None if none is near."""
+    looks = {look_of(other): other for other in names}
+    near = difflib.get_close_matches(look_of(name), looks, n=1)
+    return looks[near[0]] if near else None
 
 
 def split_names(text: str) -> list[str]:
