@@ -16,7 +16,7 @@ import numpy as np
 from utils.files import DRAWN_MARK, naming
 from utils.images import prefetch
 from utils.remote import without_keys
-from utils.text import brief
+from utils.text import brief, pip
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 TIMEOUT = 60.0  # seconds for the first window, of a slow connection
@@ -146,7 +146,7 @@ def require_window() -> None:
     """Raises ValueError with the fix if no window can be opened here. A child process tries: Qt ends the one that fails."""
     advice = "look at saved images instead"
     if not cv2.currentUIFramework():
-        fix = "pip uninstall opencv-python-headless, then pip install opencv-python"
+        fix = f"{pip('uninstall opencv-python-headless')}, then {pip('install opencv-python')}"
         raise ValueError(f"show: this OpenCV was built without windows: {fix}; or {advice}")
     screens = [f"{name}={os.environ[name]}" for name in ("DISPLAY", "WAYLAND_DISPLAY") if os.environ.get(name)]
     if sys.platform == "linux" and not screens:

@@ -3,6 +3,7 @@
 import csv
 import difflib
 import errno
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
@@ -135,6 +136,11 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"{brief(str(error.filename))}: {error.strerror}; use a shorter name"
     return str(error) or type(error).__name__
+
+
+def pip(words: str) -> str:
+    """Returns a command of pip for this environment. Those of uv have no pip, and the pip of the system does not reach them."""
+    return f"{'pip' if importlib.util.find_spec('pip') else 'uv pip'} {words}"
 
 
 def first_line(error: Exception) -> str:
