@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import train
+from benchmarks import small_data_tables
 from benchmarks.own_process import in_own_process, usage_cells
 from benchmarks.table import append_row, read_rows, where
 from datasets.formats.options import read_options
@@ -75,7 +75,7 @@ class Recipe(NamedTuple):
     constants: dict[str, Any] = {}
     peer: str | None = None  # libreyolo or ultralytics
     options: dict[str, Any] = {}  # of the other trainer, which has its own defaults otherwise
-    scaled: bool = False  # its warm-up and its epochs without augmentation, as a fraction of the length, are those of 300
+    scaled: bool = False  # warm-up and epochs without augmentation are scaled to the length of the run
 
 
 RATE_OF_LIBREYOLO = 0.01  # its default, for 16 images per step
@@ -107,6 +107,7 @@ class Run(NamedTuple):
 
 
 REPORT = ("bccd_test", "raccoon", "hemocytometer", "dental_xray")
+LONG = ("hemocytometer", "raccoon")
 CHOICE = ("bccd", "chess")  # not reported; defaults of Thaw were chosen on them, too
 FROM_SCRATCH = {"scratch_new_yolox_nano": 75, "ultralytics_yolo11n_scratch": 60}  # epochs that take about equal minutes
 STAGES: dict[str, list[Run]] = {
@@ -117,6 +118,10 @@ STAGES: dict[str, list[Run]] = {
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
         for seed, recipe, name in itertools.product((4, 5, 6), ("new", "libreyolo_yolox_nano"), REPORT)
+    ],
+    "long": [
+        Run("long", name, seed, recipe, 320, 60)
+        for seed, name, recipe in itertools.product((4, 5, 6), LONG, ("new", "libreyolo_yolox_nano"))
     ],
     "scratch": [
         Run("scratch", "bccd", seed, recipe, 224, epochs)
@@ -129,7 +134,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report: fine-tuning; choose: settings of LibreYOLO; or scratch
+    stage: str = "report"  # report: 15 or 20 epochs; long: 60; choose: settings of LibreYOLO; or scratch
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
@@ -153,7 +158,16 @@ def main(cfg: Config) -> None:
         else:
             cells = in_own_process(train_once, run, constants_of(run, cfg))
         append_row(file, {**run._asdict(), **cells, **where()})
-    print(summary(read_rows(file)))
+    print(tables(read_rows(file), cfg.stage))
+
+
+def tables(rows: list[dict[str, str]], stage: str) -> str:
+    """Returns the results of a stage in Markdown."""
+    if stage == "scratch":
+        return small_data_tables.summary([row for row in rows if row["stage"] == stage])
+    if stage == "choose":
+        return small_data_tables.choice(rows, LIBREYOLO)
+    return small_data_tables.comparison(rows, stage, {"report": REPORT, "long": LONG}[stage], LIBREYOLO)
 
 
 def checked(cfg: Config) -> Config:
@@ -308,17 +322,6 @@ def run_peer(python: str, folder: Path, task: dict) -> dict[str, Any]:
         end = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip()[-250:]
         raise RuntimeError(f"{task['peer']} ended with exit code {process.returncode}: {end}")
     return usage_cells(usage)
-
-
-def summary(rows: list[dict[str, str]]) -> str:
-    """Returns a table in Markdown: mAP50-95 of the last epoch in points, mean and standard deviation over seeds."""
-    lines = ["| stage | data set | input size | epochs | recipe | seeds | mAP50-95 |", "|---|---|---|---|---|---|---|"]
-    names = ("stage", "data", "image_size", "epochs", "recipe")
-    for key in dict.fromkeys(tuple(row[name] for name in names) for row in rows):
-        maps = [100 * float(row["AP"]) for row in rows if tuple(row[name] for name in names) == key]
-        spread = f" ± {statistics.stdev(maps):.1f}" if len(maps) > 1 else ""
-        lines.append(f"| {' | '.join(key)} | {len(maps)} | {statistics.fmean(maps):.1f}{spread} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
