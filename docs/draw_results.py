@@ -77,7 +77,9 @@ def chart() -> Figure:
     )
     ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
     label = "YOLOX-nano     yolo11n\nblood cells"
-    draw_panel(scratch, "mAP from scratch, 75\nand 60 epochs, 3 seeds", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    draw_panel(
+        scratch, "mAP from scratch, 75\nand 60 epochs, 3 seeds", [(label, ours)], [(label, theirs)], "Ultralytics 8.4"
+    )
     ours, theirs = ([images_per_second(name)] for name in ("this one", "ultralytics"))
     label = "one H100"
     draw_panel(speed, "Training YOLOv9-s,\nimages/s, one run", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")

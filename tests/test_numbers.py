@@ -106,6 +106,11 @@ def test_the_numbers_of_the_readmes_are_computed_from_rows(number):
     assert chinese - {"4", "90"} == expected - {"0.9", "3.0"}  # 90 and 300 times 10,000; four data sets
 
 
+@pytest.mark.parametrize("stage", ["report", "choose"])
+def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
+    assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
+
+
 @pytest.mark.parametrize("name", ["results.png", "models.png"])
 def test_a_chart_shows_the_numbers_of_today_in_light_and_dark(name, tmp_path):
     """The numbers are written inside of the light file; the dark one is made of its pixels."""
