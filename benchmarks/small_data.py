@@ -79,13 +79,12 @@ class Recipe(NamedTuple):
 
 
 RATE_OF_LIBREYOLO = 0.01  # its default, for 16 images per step
-LIBREYOLO = {  # its schedule as it is and scaled, each with a quarter of its learning rate, this rate and four times as much
+LIBREYOLO = {  # its schedule as it is, with three learning rates, and scaled, with two, because it keeps a rate high for longer
     "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
     "libreyolo_rate_0.25": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO / 4}),
     "libreyolo_rate_4": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO * 4}),
     "libreyolo_scaled": Recipe(peer="libreyolo", scaled=True),
     "libreyolo_scaled_rate_0.25": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO / 4}, scaled=True),
-    "libreyolo_scaled_rate_4": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO * 4}, scaled=True),
 }
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
@@ -117,7 +116,9 @@ STAGES: dict[str, list[Run]] = {
     ],
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
-        for seed, recipe, name in itertools.product((4, 5, 6), ("new", "libreyolo_yolox_nano"), REPORT)
+        for seed, recipe, name in itertools.product(
+            (4, 5, 6), ("new", "libreyolo_yolox_nano", "libreyolo_scaled"), REPORT
+        )
     ],
     "long": [
         Run("long", name, seed, recipe, 320, 60)
