@@ -106,6 +106,11 @@ def test_the_numbers_of_the_readmes_are_computed_from_rows(number):
     assert chinese - {"4", "90"} == expected - {"0.9", "3.0"}  # 90 and 300 times 10,000; four data sets
 
 
+def test_no_setting_of_libreyolo_was_better_than_its_defaults_where_settings_were_tried():
+    defaults, *others = (maps(ROWS, "choose", recipe) for recipe in small_data.LIBREYOLO)
+    assert all(mean(some[run] - defaults[run] for run in some) < 0 for some in others if some)
+
+
 @pytest.mark.parametrize("stage", ["report", "choose"])
 def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
     assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
