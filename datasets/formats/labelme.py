@@ -10,7 +10,17 @@ from msgspec import Struct
 from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import Folder
-from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
+from datasets.formats.source import (
+    Box,
+    Degrees,
+    LabelFile,
+    Source,
+    add_files,
+    angle_problem,
+    crowd_of,
+    names_of,
+    points_box,
+)
 from datasets.formats.splits import add_notes, select_images, select_split
 from datasets.formats.typed_json import ABSENT, Side, open_json, optional, rows
 
@@ -22,6 +32,8 @@ class Shape(Struct):
     points: list[tuple[float, float]]
     shape_type: str | None = None
     group_id: Any = None  # parts of one object have the same
+    difficult: Any = None  # of X-AnyLabeling
+    flags: dict[str, Any] | None = None
     rotation: Degrees = Degrees()  # the points of a polygon are rotated already, the corners of a rectangle are not
     angle: Degrees = Degrees()
     theta: Degrees = Degrees()
@@ -115,7 +127,7 @@ def _box(shape: Shape) -> Box:
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    problem = ""
+    crowd, problem = crowd_of({"difficult": shape.difficult} | (shape.flags or {}))
     if kind == "rectangle" and len(xs) == 2:
-        problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta})
-    return Box(name, points_box(shape.points), problem=problem)
+        problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta}) or problem
+    return Box(name, points_box(shape.points), crowd, problem)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from datasets.classes import ids_of
-from datasets.errors import DataError, note_dropped, raise_any
+from datasets.errors import MUCH, DataError, note_dropped, raise_any
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
@@ -70,7 +70,10 @@ def _report(source: Source, problems: list[str], without_area: list[str], bad_bo
     if problems and bad_boxes == "error":
         problems += without_area
     raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    return note_dropped(f"{source.path}: boxes without area", without_area, len(source.labels), bad_boxes)
+    question = ""
+    if len(without_area) > 1 and len(without_area) >= MUCH * len(source.labels):
+        question = " (are these x, y, width, height, or corners in another order?)"
+    return note_dropped(f"{source.path}: boxes without area{question}", without_area, len(source.labels), bad_boxes)
 
 
 def _fractions_problem(source: Source, boxes: np.ndarray, counts: np.ndarray) -> list[str]:

@@ -8,13 +8,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from datasets.errors import DataError, open_file
-from utils.text import brief
+from utils.text import brief, look_of
 
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
@@ -69,6 +71,30 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
+@lru_cache(maxsize=10_000)
+def _field_of(kind: Any, key: bytes) -> str:
+    """Returns the field of a Struct that is written otherwise than `key`, as image_id is for imageId; "" without one."""
+    fields, name = kind.__struct_encode_fields__, key.decode("utf-8", "replace")
+    return "" if name in fields else {look_of(field): field for field in fields}.get(look_of(name), "")
+
+
+def _as_spelled(text: bytes, kind: Any) -> bytes:
+    """Returns the JSON text of an object with its keys as the Struct `kind` spells them, also one that is then there twice."""
+    others = {key.decode(): name for key in _KEY.findall(text) if (name := _field_of(kind, key))}
+    with suppress(*_ERRORS):
+        if others:
+            found = msgspec.json.decode(text, type=dict[str, Raw]).items()
+            pairs = [msgspec.json.encode(others.get(key, key)) + b":" + bytes(value) for key, value in found]
+            return b"{" + b",".join(pairs) + b"}"
+    return text
+
+
+def unread_keys(raw: Raw, kind: Any) -> set[str]:
+    """Returns the keys of an object of JSON that are no fields of the Struct `kind`, in any spelling."""
+    looks = set(map(look_of, kind.__struct_encode_fields__))
+    return {key for key in parse(raw, dict[str, Raw], "", []) or () if look_of(key) not in looks}
+
+
 def _repeated_key(text: bytes, found: Any) -> str:
     """Returns the problem of a key that an object in a JSON text has twice: one of its values is not read. "" without one.
 
@@ -112,6 +138,8 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
     text = bytes(raw) or b"null"
+    if hasattr(kind, "__struct_encode_fields__"):
+        text = _as_spelled(text, kind)
     try:
         found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
@@ -127,9 +155,15 @@ def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: b
     return None if bytes(memoryview(raw)[:5]) in (b"", b"null") else parse(raw, kind, place, problems, strict)
 
 
-def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
-    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows."""
+def rows(
+    raw: Raw, kind: type[T], place: str, problems: list[str], unread: set[str] | None = None
+) -> Iterator[tuple[int, T]]:
+    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows.
+
+    `unread` gets the keys of the first row that are not read."""
     for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
+        if unread is not None and not index:
+            unread |= unread_keys(row, kind)
         found = parse(row, kind, f"{place}[{index}]", problems)
         if found is not None:
             yield index, found

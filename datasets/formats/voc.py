@@ -13,6 +13,7 @@ from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, of_suffix, parse_xml, stem_of, text_lines
 from datasets.formats.source import (
+    CROWD,
     FIELDS,
     Box,
     Degrees,
@@ -30,21 +31,12 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
-OBJECT_PARTS = (
-    "object",
-    "bndbox",
-    "robndbox",
-    "bbox",
-    "box",
-    "rectangle",
-    "polygon",
-    "points",
-    "point",
-)  # in lower case
+OBJECT_PARTS, LEAST = ("object", "bndbox"), 4  # elements in any case, and numbers of a box
 WRITE_VOC = (
     "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
 )
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
+_NUMBER = re.compile(r"(?<![^\s,;])-?\d+(\.\d+)?(?![^\s,;])")
 
 
 def matches(file: File) -> bool:
@@ -200,10 +192,8 @@ def _voc_file(path: Path) -> LabelFile:
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
     found = root.findall("object")
-    parts = [str(node.tag) for node in root.iter() if str(node.tag).lower() in OBJECT_PARTS]
-    problem = ""
-    if len(found) < parts.count("object") or (parts and not found):
-        problem = f"{parts[0]} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}"
+    below = [node for node in root if node.tag != "object" and _may_be_object(node, bool(found))]
+    problem = f"{below[0].tag} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}" if below else ""
     return LabelFile(
         problem=problem,
         path=str(path),
@@ -219,6 +209,8 @@ def _voc_box(node: ElementTree.Element) -> Box:
     boxes = node.findall("bndbox")
     inner = _texts(boxes[0]) if boxes else {}
     words = [inner.get(side, "") for side in ("xmin", "ymin", "xmax", "ymax")]
+    if own.get("deleted", "").strip() in CROWD:  # LabelMe's web page keeps what was deleted
+        return Box(name, (), no_box="deleted")
     if len(boxes) > 1:
         return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
     try:
@@ -229,8 +221,16 @@ def _voc_box(node: ElementTree.Element) -> Box:
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
     angles = {field: own[field] for field in FIELDS if field in own}
     angles |= {f"bndbox/{field}": inner[field] for field in FIELDS if field in inner}
-    crowd, problem = crowd_of(own.get("difficult", own.get("Difficult", "")))
+    crowd, problem = crowd_of(attributes | own)
     return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles) or problem)
+
+
+def _may_be_object(node: ElementTree.Element, has_others: bool) -> bool:
+    """Returns whether an element next to objects holds some; without others, whether it has the numbers of a box."""
+    if any(str(part.tag).lower() in OBJECT_PARTS for part in node.iter()):
+        return True
+    texts = (text for part in node.iter() for text in (part.text or "", *part.attrib.values()))
+    return not has_others and len(_NUMBER.findall(" ".join(texts))) >= LEAST
 
 
 def _texts(node: ElementTree.Element) -> dict[str, str]:
