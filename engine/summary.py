@@ -203,7 +203,7 @@ def schedule_warnings(
     epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None, warmup_epochs: float = 0.0
 ) -> Iterator[str]:
     """Yields warnings about numbers of epochs that leave no room for a phase of training."""
-    if epochs <= warmup_epochs:
+    if 0 < epochs < warmup_epochs:
         yield f"warmup_epochs={warmup_epochs:g} of epochs={epochs}: the learning rate only grows, and never falls"
     if freeze_epochs and weights is None:
         yield f"freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing"

@@ -32,6 +32,7 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     written = np.frombuffer(source.areas)
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
+    notes += _area_notes(source.path, written, boxes)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     notes += _report(
         source, [*problems, *_fractions_problem(source, boxes, np.diff(starts))], without_area, options.bad_boxes
@@ -62,6 +63,15 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     if (indices < 0).any():
         found = found.keep_boxes(indices >= 0)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
+
+
+def _area_notes(path: str, areas: np.ndarray, boxes: np.ndarray) -> list[str]:
+    """Returns a note about written areas (NaN: none) that are 0 or larger than their boxes, as after a resize of the images."""
+    with np.errstate(all="ignore"):
+        inside = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        wrong = int(((inside > 0) & ((areas == 0) | (areas > 1.1 * inside))).sum())
+    text = f"{path}: areas that are 0 or larger than their boxes: {wrong}; they decide what AP_small, medium and large count"
+    return [text] if wrong else []
 
 
 def _report(source: Source, problems: list[str], without_area: list[str], bad_boxes: str) -> list[str]:

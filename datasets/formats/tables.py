@@ -95,7 +95,7 @@ def _no_columns(row: Sequence[str], missing: Sequence[str]) -> str:
     boxes = next((word.strip() for word in row if "box" in word.lower()), "")
     if _has_image(row) or sum(map(_is_number, row)) >= len(CORNERS):
         problem = f"{len(row)} fields with data ({there}), but no names of columns above them"
-    elif set(CORNERS) <= set(missing):
+    elif set(CORNERS) <= set(missing) and {"x", "left"}.isdisjoint(row):
         problem += f", which {boxes} holds as one text" if boxes else "; classes of whole images are not read"
     return f"{problem}: write {FORMS}"
 

@@ -31,12 +31,22 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
-OBJECT_PARTS, LEAST = ("object", "bndbox"), 4  # elements in any case, and numbers of a box
+OBJECT_PARTS = (
+    "object",
+    "bndbox",
+    "robndbox",
+    "bbox",
+    "box",
+    "rectangle",
+    "polygon",
+    "points",
+    "point",
+)  # in lower case
+LEAST = 4  # numbers of a box
 WRITE_VOC = (
     "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
 )
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
-_NUMBER = re.compile(r"(?<![^\s,;])-?\d+(\.\d+)?(?![^\s,;])")
 
 
 def matches(file: File) -> bool:
@@ -226,11 +236,15 @@ def _voc_box(node: ElementTree.Element) -> Box:
 
 
 def _may_be_object(node: ElementTree.Element, has_others: bool) -> bool:
-    """Returns whether an element next to objects holds some; without others, whether it has the numbers of a box."""
-    if any(str(part.tag).lower() in OBJECT_PARTS for part in node.iter()):
-        return True
+    """Returns whether an element next to objects holds some; without others, whether it may: it has a name and the numbers
+    of a box."""
+    tags = {str(part.tag).lower() for part in node.iter()}
+    if has_others:
+        return "object" in tags
     texts = (text for part in node.iter() for text in (part.text or "", *part.attrib.values()))
-    return not has_others and len(_NUMBER.findall(" ".join(texts))) >= LEAST
+    words = [word for text in texts for word in re.split(r"[\s,;]+", text) if word]
+    numbers = sum(word.replace(".", "", 1).isdecimal() for word in words)
+    return not tags.isdisjoint(OBJECT_PARTS) or LEAST <= numbers < len(words)
 
 
 def _texts(node: ElementTree.Element) -> dict[str, str]:

@@ -131,6 +131,33 @@ def test_a_class_whose_name_means_no_object_is_named_with_the_constant_that_igno
     assert found.classes == ("cat",) and found.is_ignored.tolist() == [False, True]
 
 
+@pytest.mark.parametrize(("area", "count"), [(48, 0), (30, 0), (None, 0), (0, 1), (480, 1)])
+def test_areas_that_are_not_those_of_their_boxes_are_named(tmp_path: Path, area: float | None, count: int) -> None:
+    paint(tmp_path / "a.png")
+    contents = coco("a.png")
+    contents["annotations"][0]["area"] = area
+    assert len(read(str(text(tmp_path / "x.json", contents)), "train").notes) == count
+
+
+OTHERS = {
+    "<gps><lat>48.1</lat><lon>11.5</lon><height>500</height><heading>90</heading></gps>": 0,
+    "<source><database>x</database><flickrid>123 4</flickrid></source><date>2019-01-02 10:20:30</date>": 0,
+    "<region><name>cat</name><x>1</x><y>2</y><width>8</width><height>6</height></region>": 1,
+    "<target><box left='1' top='2' width='8' height='6'/></target>": 1,
+}
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_only_what_may_be_a_box_makes_an_xml_file_without_objects_doubtful(tmp_path: Path, part: str) -> None:
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    text(tmp_path / "a.xml", voc("cat")), text(tmp_path / "b.xml", voc().replace("<annotation>", f"<annotation>{part}"))
+    if OTHERS[part]:
+        with refused(DataError, "b.xml", "problems: 1"):
+            read(str(tmp_path), "train")
+    else:
+        assert len(read(str(tmp_path), "train")) == 2
+
+
 # ---- label files without an image
 
 
