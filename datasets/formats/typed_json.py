@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
@@ -71,21 +71,20 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
-@lru_cache(maxsize=10_000)
-def _field_of(kind: Any, key: bytes) -> str:
-    """Returns the field of a Struct that is written otherwise than `key`, as image_id is for imageId; "" without one."""
-    fields, name = kind.__struct_encode_fields__, key.decode("utf-8", "replace")
-    return "" if name in fields else {look_of(field): field for field in fields}.get(look_of(name), "")
+@lru_cache(maxsize=1000)
+def _other_spellings(fields: tuple[str, ...], keys: frozenset[bytes]) -> dict[str, str]:
+    """Returns {key: field} of the `keys` that are written otherwise than `fields`, as imageId is for image_id."""
+    by_look = {look_of(field): field for field in fields}
+    names = (key.decode("utf-8", "replace") for key in keys)
+    return {name: by_look[look_of(name)] for name in names if name not in fields and look_of(name) in by_look}
 
 
-def _as_spelled(text: bytes, kind: Any) -> bytes:
-    """Returns the JSON text of an object with its keys as the Struct `kind` spells them, also one that is then there twice."""
-    others = {key.decode(): name for key in _KEY.findall(text) if (name := _field_of(kind, key))}
+def _respelled(text: bytes, names: Mapping[str, str]) -> bytes:
+    """Returns the JSON text of an object with other keys, also one that is then there twice. `names`: key -> what it becomes."""
     with suppress(*_ERRORS):
-        if others:
-            found = msgspec.json.decode(text, type=dict[str, Raw]).items()
-            pairs = [msgspec.json.encode(others.get(key, key)) + b":" + bytes(value) for key, value in found]
-            return b"{" + b",".join(pairs) + b"}"
+        found = msgspec.json.decode(text, type=dict[str, Raw]).items()
+        pairs = [msgspec.json.encode(names.get(key, key)) + b":" + bytes(value) for key, value in found]
+        return b"{" + b",".join(pairs) + b"}"
     return text
 
 
@@ -95,11 +94,13 @@ def unread_keys(raw: Raw, kind: Any) -> set[str]:
     return {key for key in parse(raw, dict[str, Raw], "", []) or () if look_of(key) not in looks}
 
 
-def _repeated_key(text: bytes, found: Any) -> str:
+def _repeated_key(text: bytes, found: Any, keys: list[bytes] | None = None) -> str:
     """Returns the problem of a key that an object in a JSON text has twice: one of its values is not read. "" without one.
 
-    `found`: what was read. Lists, and objects whose values are not yet parsed, are looked into when their values are parsed."""
-    keys = () if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
+    `found`: what was read; `keys`: of the text, if they are known. Lists, and objects whose values are not yet parsed, are
+    looked into when their values are parsed."""
+    if keys is None:
+        keys = [] if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
     if len(set(keys)) < len(keys):
         try:
             json.loads(text, object_pairs_hook=_unique)
@@ -138,14 +139,16 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
     text = bytes(raw) or b"null"
-    if hasattr(kind, "__struct_encode_fields__"):
-        text = _as_spelled(text, kind)
+    fields = getattr(kind, "__struct_encode_fields__", ())
+    keys = _KEY.findall(text) if fields else None
+    if keys and (others := _other_spellings(fields, frozenset(keys))):
+        text, keys = _respelled(text, others), None
     try:
         found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
-    if problem := _repeated_key(text, found):
+    if problem := _repeated_key(text, found, keys):
         problems.append(f"{place}: {problem}")
     return found
 
