@@ -3,7 +3,7 @@
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -43,6 +43,7 @@ OBJECT_PARTS = (
     "point",
 )  # in lower case
 LEAST = 4  # numbers of a box
+SIDES = ("xmin", "ymin", "xmax", "ymax")
 WRITE_VOC = (
     "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
 )
@@ -218,11 +219,12 @@ def _voc_box(node: ElementTree.Element) -> Box:
     name = clean_name(own.get("name", ""))
     boxes = node.findall("bndbox")
     inner = _texts(boxes[0]) if boxes else {}
-    words = [inner.get(side, "") for side in ("xmin", "ymin", "xmax", "ymax")]
+    words = [inner.get(side, "") for side in SIDES]
     if own.get("deleted", "").strip() in CROWD:  # LabelMe's web page keeps what was deleted
         return Box(name, (), no_box="deleted")
-    if len(boxes) > 1:
-        return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
+    counts = Counter(str(part.tag) for part in chain(node, *boxes))
+    if twice := next((tag for tag in ("name", "bndbox", *SIDES) if counts[tag] > 1), ""):
+        return Box(name, (), problem=f"{name!r} has {counts[twice]} {twice}: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
     except ValueError:

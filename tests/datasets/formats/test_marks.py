@@ -158,6 +158,35 @@ def test_only_what_may_be_a_box_makes_an_xml_file_without_objects_doubtful(tmp_p
         assert len(read(str(tmp_path), "train")) == 2
 
 
+# ---- what is there twice, of which one would not be read
+
+
+TWICE = {
+    "a.xml": (voc("cat"), "<name>cat</name>", "<name>cat</name><name>dog</name>"),
+    "b.xml": (voc("cat"), "<xmin>1</xmin>", "<xmin>1</xmin><xmin>3</xmin>"),
+    "data.yaml": ("train: .\nnames: [cat]\n", "names: [cat]", "names: [cat]\nnames: [dog]"),
+    "b.yaml": ("train: .\nnames:\n  0: cat\n", "  0: cat\n", "  0: cat\n  0: dog\n"),
+    "x.data": ("train = l.txt\nnames = n.txt\n", "train = l.txt", "train = l.txt\ntrain = m.txt"),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_what_is_there_twice_is_an_error(tmp_path: Path, name: str) -> None:
+    words, one, both = TWICE[name]
+    paint(tmp_path / f"{name.partition('.')[0]}.png"), paint(tmp_path / "i.png")
+    text(tmp_path / "i.txt", "0 .5 .5 .2 .2\n"), text(tmp_path / "l.txt", "i.png\n"), text(tmp_path / "n.txt", "cat\n")
+    file = text(tmp_path / name, words)
+    source = tmp_path if name.endswith("xml") else file
+    if source == tmp_path:
+        for other in ("i.txt", "l.txt", "n.txt"):
+            (tmp_path / other).unlink()
+    assert read(str(source), "train").classes == ("cat",)
+    key = re.findall(r"\w+", one)[0]
+    text(file, words.replace(one, both))
+    with refused(DataError, name, key):
+        read(str(source), "train")
+
+
 # ---- label files without an image
 
 
