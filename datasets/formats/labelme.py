@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from datasets.errors import DataError
 from datasets.formats import image_paths
-from datasets.formats.file import Folder
+from datasets.formats.file import Folder, stem_of
 from datasets.formats.source import (
     Box,
     Degrees,
@@ -70,6 +70,9 @@ def read_files(
             nearest = index.all_nearest(name, os.path.basename(file.image))
             source.problems += image_paths.doubts(file.path, source.root, nearest)
             image = nearest[0] if nearest else image
+        elif stem_of(image) != stem_of(name) and (own := index.nearest(name)):  # copied or renamed without its contents
+            problem = f"it names {image}, but {own} has its name: correct the name in it, or take one of them out"
+            source.problems.append(f"{file.path}: {problem}")
         pairs.append((image, file))
     source.names = names_of(files)
     wanted = select_images(source, [file.path for file in files], [word for _, word in found], folder.split)

@@ -110,6 +110,11 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
         nearest = index.all_nearest(xml, parsed[xml].image)
         source.problems += image_paths.doubts(path / xml, root, nearest)
         rows.append((next(iter(nearest), None), parsed[xml]))
+    stems, named = set(map(stem_of, images)), {xml: stem_of(parsed[xml].image) for xml in xmls}
+    others = [xml for xml in xmls if named[xml] != stem_of(xml) and {named[xml], stem_of(xml)} <= stems]
+    if others:
+        text = f"XML files that name another image than that of their own name, which counts: {len(others)}"
+        source.notes.append(f"{path}: {text}, for example {others[0]}")
     pairs = [(image or file.image or f"{stem_of(file.path)}.jpg", file) for image, file in rows]
     add_files(source, pairs + _backgrounds(source, path, listed, index if xmls else None))
     return source

@@ -260,3 +260,27 @@ def test_many_boxes_without_area_are_a_question_about_the_order_of_the_numbers(t
     lines = "a.png 5,9,4,3,0 6,9,3,3,0 1,2,9,8,0\n"
     (note,) = read(str(text(tmp_path / "boxes.txt", lines)), "train").notes
     told(note, "width, height", "2 of 3")
+
+
+# ---- label files that name another image than their own
+
+
+def test_a_labelme_file_that_names_another_image_than_its_own_is_an_error(tmp_path: Path) -> None:
+    """It was copied or renamed: the boxes of two files would be on one image."""
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    text(tmp_path / "b.json", (of_labelme(tmp_path, {}) / "a.json").read_text())
+    with refused(DataError, tmp_path / "b.json", "a.png", "b.png"):
+        read(str(tmp_path), "train")
+    text(tmp_path / "b.json", (tmp_path / "b.json").read_text().replace("a.png", "b.png"))
+    assert [len(read(str(tmp_path), "train").boxes_of(i)[0]) for i in range(2)] == [2, 2]
+
+
+def test_an_xml_file_that_names_another_image_than_its_own_is_named(tmp_path: Path) -> None:
+    """The one of its own name counts: tools that copy images seldom change what is in the file."""
+    for name in "ab":
+        paint(tmp_path / f"{name}.png"), text(tmp_path / f"{name}.xml", voc("cat", image="a.png"))
+    found = read(str(tmp_path), "train")
+    assert len(found) == 2 and len(found.labels) == 2
+    told(*found.notes, "1", "b.xml")
+    text(tmp_path / "b.xml", voc("cat", image="b.jpg"))
+    assert not read(str(tmp_path), "train").notes
