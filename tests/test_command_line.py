@@ -15,7 +15,7 @@ from refused import mentions
 
 from datasets import demo
 from tools import check, convert, suspects
-from utils.script import run_script
+from utils.script import run_script, user_message
 
 STARTS = [path for pattern in ("*.py", "tools/*.py") for path in sorted(ROOT.glob(pattern))]
 STARTS = [path for path in STARTS if "__main__" in path.read_text(encoding="utf-8")]
@@ -108,7 +108,7 @@ def test_check_ends_with_the_error(folder, capsys):
 
 def test_a_log_file_has_each_line_at_once():
     """A run that is read by `tail -f` printed nothing for minutes. os._exit does not write what is buffered."""
-    code = "import os; from utils.script import run_script; run_script(lambda: (print('a line'), os._exit(0)), '', '')"
+    code = "import os; from utils.script import run_script, user_message; run_script(lambda: (print('a line'), os._exit(0)), '', '')"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=120
@@ -130,3 +130,10 @@ def test_a_closed_output_ends_a_program_without_an_error(capsys):
     with pytest.raises(SystemExit) as ended:
         run_script(main, "stopped", "")
     assert ended.value.code == 128 + 13 and capsys.readouterr().err.strip() == ""
+
+
+def test_a_full_shared_memory_names_the_fix():
+    why = (
+        "Caught RuntimeError in DataLoader worker process 0.\nunable to allocate shared memory(shm) for file </torch_1>"
+    )
+    assert mentions(user_message(RuntimeError(why), "", "stopped") or "", "workers=")
