@@ -81,7 +81,7 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
         return f"lost the connection to the other processes; {advice} ({why})"
     is_full = "unable to allocate shared memory" in str(error)
-    if is_full or "DataLoader worker" in why and not why.startswith("Caught "):  # that is an error of its code
+    if is_full or ("DataLoader worker" in why and not why.startswith("Caught ")):  # that is an error of its code
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}"
     return None
