@@ -108,7 +108,7 @@ def test_check_ends_with_the_error(folder, capsys):
 
 def test_a_log_file_has_each_line_at_once():
     """A run that is read by `tail -f` printed nothing for minutes. os._exit does not write what is buffered."""
-    code = "import os; from utils.script import run_script, user_message; run_script(lambda: (print('a line'), os._exit(0)), '', '')"
+    code = "import os; from utils.script import run_script; run_script(lambda: (print('a line'), os._exit(0)), '', '')"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=120
