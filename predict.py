@@ -192,7 +192,11 @@ def open_output(output: str | None) -> Path:
 
 def command(words: list[str]) -> None:
     """Predicts with the arguments `words`. SIGTERM, which ends containers and jobs, keeps the results as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def stop(number: int, _) -> None:
+        raise KeyboardInterrupt(number)
+
+    signal.signal(signal.SIGTERM, stop)
     main(override(Config(), words, {"checkpoint": is_checkpoint, "source": is_source}))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -24,6 +25,7 @@ from deploy.load import is_checkpoint
 from predict import Config, main
 from utils.config import ConfigError, override
 from utils.images import read_image
+from utils.script import run_script
 
 
 @pytest.fixture(scope="module")
@@ -275,11 +277,24 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     monkeypatch.setattr(Detector, "network", ended)
     words = {"checkpoint": weights, "source": film, "output": tmp_path / "out", "batch_size": 1, "device": "cpu"}
     try:
-        with pytest.raises(KeyboardInterrupt):
-            predict.command([f"{name}={value}" for name, value in words.items()])
+        with pytest.raises(SystemExit) as stopped:
+            run_script(lambda: predict.command([f"{name}={value}" for name, value in words.items()]), "", "")
+        assert stopped.value.code == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
+
+
+def test_an_image_that_is_wider_than_its_format_allows_costs_a_line_and_keeps_its_boxes(weights, tmp_path, capsys):
+    cv2.imwrite(str(tmp_path / "wide.png"), np.zeros((8, 16384, 3), np.uint8))
+    for name in ("wide.webp", "wide.JPEG"):  # a PNG by its content
+        (tmp_path / "in").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "wide.png", tmp_path / "in" / name)
+    write_noise(tmp_path / "in/z.png", 1)
+    run(weights, tmp_path / "in", tmp_path / "out", batch_size=1)
+    told = capsys.readouterr().out
+    assert "wide.webp" in told and "16384x8" in told
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["detections.json", "wide.JPEG", "z.png"]
 
 
 def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detected(weights, tmp_path, monkeypatch):
