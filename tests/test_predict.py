@@ -18,7 +18,7 @@ from refused import mentions, refused, told
 
 import evaluate
 import predict
-from deploy import predictor, sources, speed, video
+from deploy import predictor, sources, video
 from deploy.detector import Detector
 from deploy.inputs import is_source
 from deploy.load import is_checkpoint
@@ -346,18 +346,6 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
     assert len(shown) == 2 and shown[0][1] == 0
     assert names_in(tmp_path / "out") == ["0.png", "1.png", "detections.json"]
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
-
-
-def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "IMAGES", 3)
-    write_noise(tmp_path / "in/a.png")
-    assert run(weights, tmp_path / "in/a.png", None, speed=True, batch_size=1) is None
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line[-1:].isdigit()]
-    rows = {name: float(milliseconds) for name, milliseconds, _ in lines}
-    parts = ("decoding", "preprocessing", "network", "post-processing")
-    assert rows["network"] > 0.01 and rows["all"] == pytest.approx(sum(rows[part] for part in parts), abs=0.03)
-    assert names_in(tmp_path) == ["in/a.png"]
 
 
 def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):

@@ -129,6 +129,12 @@ def class_name_problem(name: object) -> str:
     return ""
 
 
+def control_fix(path: str) -> str:
+    """Returns the fix for a path with a control character, which Python makes of the backslash in "C:\\new"."""
+    is_windows = re.match("[A-Za-z]:", path) or "\\" in path
+    return 'write it with / or as r"C:\\new"' if is_windows else "rename the file, or write the path with /"
+
+
 def number_of(text: str) -> float:
     """Returns the number that text stands for. Raises ValueError, also for 1_000, which only Python takes for a number."""
     if "_" in text:

@@ -154,6 +154,15 @@ def test_words_that_may_be_right_are_left_to_the_script(folder, words):
     assert mentions(misspelled([*words.split(), "vall=.2"], {"val"}), "val=.2")
 
 
+def test_a_path_below_a_folder_without_permission_is_not_called_missing(folder, monkeypatch):
+    def denied(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "stat", denied)  # for root, every folder is open
+    told(missing_text("photos/a.png"), "Permission denied", "permissions")
+    assert "no such file" not in missing_text("photos/a.png")
+
+
 def test_only_a_similar_name_is_proposed(folder):
     """The folder of the command is named for a relative path only."""
     assert "did you mean photos?" in missing_text("photo") and "photos" in missing_text(str(folder / "photo"))
