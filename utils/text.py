@@ -12,9 +12,8 @@ from html import unescape
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
-_TWINS = str.maketrans(
-    "\u0430\u0435\u0456\u043e\u0440\u0441\u0443\u0445\u0131", "aeiopcyxi", "'`"
-)  # what is typed on another keyboard
+# what is typed on another keyboard
+_TWINS = str.maketrans("\u0430\u0435\u0456\u043e\u0440\u0441\u0443\u0445\u0131", "aeiopcyxi", "'`")
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 
 
