@@ -155,6 +155,13 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
     assert len(list(folder.glob("val_*.png"))) == sources.EXAMPLES
 
 
+def test_a_checkpoint_whose_validation_images_are_gone_asks_for_a_source(painted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tiny_checkpoint(tmp_path / "best.pt", val=str(tmp_path / "moved"))
+    with refused(ValueError, path, "source=FOLDER", tmp_path / "moved"):
+        run(path, None, tmp_path / "out")
+
+
 def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "runs/mask-2026-11-25-1/best.pt")
