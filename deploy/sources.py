@@ -89,7 +89,5 @@ def validation_images(detector: Detector) -> list[str]:
     try:
         data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
     except DataError as error:
-        raise DataError(
-            f"the validation images of {detector.path} cannot be read: write source=FOLDER\n{error}"
-        ) from error
+        raise DataError(f"{detector.path}: its validation images are gone: write source=FOLDER\n{error}") from error
     return [data.path(i) for i in evenly_spaced(len(data), EXAMPLES)]
