@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from engine.run_lock import why_unsaved
 from engine.run_store import address_of_run, claim, run_root
 from utils.config import ConfigError, is_weights
 from utils.processes import Ranks
@@ -107,7 +108,7 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
         return run / "best.pt"
     if run := run_of(output, name):
         last = run / "last.pt"
-        fix = f"resume it, or write {option}{last}" if last.exists() else "it ended before its first save"
+        fix = f"resume it, or write {option}{last}" if last.exists() else why_unsaved(run)
         raise ConfigError(f"{option}{name}: {run} has no best.pt: {fix}")
     return None
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datasets.sources import val_of
 from engine.runs import run_of
 from utils import checkpoint
 from utils.config import show
@@ -61,6 +62,7 @@ def read_run(folder: Path) -> Run:
     epochs = constants["epochs"]
     if (folder / "last.pt").exists():
         constants |= checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
+        constants["val"] = val_of(constants["val"], constants["train"])
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     if not rows:

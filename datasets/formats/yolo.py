@@ -223,7 +223,7 @@ def read_images(
         raise DataError(f"{source}: {_no_labels(source, images)}")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
-    found = Source(source, names=names, needs_classes=NO_NAMES, notes=list(notes))
+    found = Source(source, names=names, needs_classes=NO_NAMES, notes=[*notes, *(lists.notes(source) if lists else ())])
     if not all(known):
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
