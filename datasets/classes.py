@@ -14,6 +14,7 @@ from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, unknown_class
 from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, printable, split_names
 
+NO_OBJECTS = ("ignore", "dontcare")  # how classes of regions begin that other programs leave out
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
 
 
@@ -164,11 +165,16 @@ def similar_names(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def merge_notes(names: Iterable[str]) -> list[str]:
-    """Returns a note for each group of `similar_names`, with the fix."""
-    return [
+def class_notes(names: Iterable[str]) -> list[str]:
+    """Returns a note for each group of `similar_names`, and for each class that may be no object, with the fix."""
+    names = list(names)
+    notes = [
         f"classes that look alike: {', '.join(map(repr, group))}; {merge_fix(group)}" for group in similar_names(names)
     ]
+    for name in (name for name in names if look_of(name).startswith(NO_OBJECTS)):
+        fix = quote(printable(f"ignore_regions={name}"))
+        notes.append(f"the class {name!r} is trained as objects; if it marks what is to be ignored, {fix}")
+    return notes
 
 
 def merge_fix(group: Sequence[str]) -> str:

@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
+from urllib.parse import unquote
 
-from datasets.errors import DataError, one_line, open_file, raise_any
+from datasets.errors import DataError, graded, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_names import ClassLists, find_lists
 from datasets.formats.file import (
@@ -228,7 +229,11 @@ def read_images(
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     alone = [image for image, exists in zip(images, known, strict=True) if not exists]
-    found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans)
+    near = _orphans(images) if orphans is None else []
+    if near:
+        text = f"{source}: label files without an image: {len(near)}, for example {one_line(near[0])}"
+        found.notes.append(graded(text, len(near), len(images)))
+    found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans or near)
     polygons, lengths, are_key_points = 0, set(), True
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
@@ -304,17 +309,21 @@ def _contradictions(source: str, images: list[str], labels: list[str]) -> list[s
     return [f"{texts[0]}: {fix}; images with such a pair in these folders: {len(texts)}" for texts in found.values()]
 
 
-def _look_alikes(images: Sequence[str], orphans: Iterable[str] | None) -> list[str]:
+def _orphans(images: Sequence[str]) -> list[str]:
+    """Returns the label files where those of `images` may be that have the name of no image."""
+    folders = sorted(set(map(os.path.dirname, images)))
+    places = [(folder, os.path.dirname(path)) for folder in folders for path in _label_places(f"{folder}/a.png")]
+    found = []
+    for folder, place in dict.fromkeys(places):
+        own = set(_label_names(folder, place).values())
+        others = [name for name in image_paths.entries(place) if name not in own and not is_named_otherwise(name)]
+        found += [path for name in of_suffix(others, ".txt") if is_label(path := os.path.join(place, name), least=5)]
+    return found
+
+
+def _look_alikes(images: Sequence[str], orphans: Iterable[str]) -> list[str]:
     """Returns the problems of images without a label file, and label files without an image, whose names look alike."""
-    if orphans is None:
-        places = {
-            (os.path.dirname(image), os.path.dirname(place)) for image in images for place in _label_places(image)
-        }
-        orphans = []
-        for folder, place in places:
-            own = set(_label_names(folder, place).values())
-            orphans += [os.path.join(place, name) for name in image_paths.entries(place) if name not in own]
-    labels = {look_of(stem_of(label)): label for label in orphans if label.lower().endswith(".txt")}
+    labels = {look_of(unquote(name)): label for label in orphans for name in (stem_of(label), stem_of(stem_of(label)))}
     pairs = [(image, label) for image in images if (label := labels.get(look_of(stem_of(image))))]
     return [
         f"{image} has no label file, and {label} has no image, but their names look alike: rename it to "
