@@ -104,7 +104,8 @@ def main(cfg: Config) -> dict:
         if cfg.data or not source:
             raise
         text = "the validation data of this checkpoint are not on this computer, or not as they were: write data=FOLDER"
-        raise DataError(f"{shown(str(loaded.path))}: {text}\n{error}") from error
+        why = "\n".join(str(error).split("\n")[:2])  # one place is enough
+        raise DataError(f"{shown(str(loaded.path))}: {text}\n{why}") from error
     data, outside = data.with_range(loaded.value_range)
     if cfg.confidence > LOW:
         notes.append(

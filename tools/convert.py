@@ -165,14 +165,13 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
 
 def main(words: list[str]) -> None:
     """Converts with the arguments `words`: FOLDER TARGET.txt name=value ..."""
-    if not words:
-        raise SystemExit(__doc__)
     try:
-        first = matched(words[0])
+        first = matched(next(iter(words), ""))
         options = asdict(override(Config(), words, {"data": lambda word: word == first, "target": bool}))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:
-            raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
+            fix = "python -m tools.convert FOLDER TARGET.txt; python -m tools.convert --help explains the options"
+            raise ConfigError(f"two paths are needed: {fix}")
         print("\n".join(convert(source, target, **options)))
     except (ValueError, OSError) as error:
         raise SystemExit(error_text(error)) from error

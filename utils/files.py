@@ -32,6 +32,15 @@ def is_drawn(path: str) -> bool:
     return False
 
 
+def left_instead(head: bytes) -> str:
+    """Returns what a clone or a download left in the place of a file that begins with `head`, and the fix; "" for others."""
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS, not the file itself: git lfs pull fetches it"
+    if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
+        return "a web page, not the file itself: fetch it again, in a browser if it needs a login"
+    return ""
+
+
 def matched(word: str) -> str:
     """Returns the path that a pattern as runs/a*/best.pt matches, which cmd.exe and PowerShell leave to the program.
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from utils import processes
 from utils.text import error_text
 
+SIGPIPE = 13  # signal has it, but not on Windows
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -47,6 +48,9 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except KeyboardInterrupt as error:
         print(f"\n{notes_of(error) or stopped}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+    except BrokenPipeError as error:  # what reads the output has ended, such as head
+        print(notes_of(error), file=sys.stderr)
+        raise SystemExit(128 + SIGPIPE) from None
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None

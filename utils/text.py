@@ -1,7 +1,9 @@
 """Text for messages: short, printable, in columns, and names of classes that can be drawn and written."""
 
 import csv
+import difflib
 import errno
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
@@ -99,6 +101,13 @@ def look_of(name: str) -> str:
     return "".join(shown).translate(_TWINS) or folded  # of a sign such as --, all of it
 
 
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Returns the one of `names` that looks like a class name or is spelled most like it; None if none is near."""
+    looks = {look_of(other): other for other in names}
+    near = difflib.get_close_matches(look_of(name), looks, n=1)
+    return looks[near[0]] if near else None
+
+
 def split_names(text: str) -> list[str]:
     """Returns the names in text such as cat,dog. A name with a comma is in double quotes, as in "cat, big",dog."""
     return [clean_name(name) for name in next(csv.reader([text], skipinitialspace=True), [""])]
@@ -132,6 +141,11 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"{brief(str(error.filename))}: {error.strerror}; use a shorter name"
     return str(error) or type(error).__name__
+
+
+def pip(words: str) -> str:
+    """Returns a command of pip for this environment. Those of uv have no pip, and the pip of the system does not reach them."""
+    return f"{'pip' if importlib.util.find_spec('pip') else 'uv pip'} {words}"
 
 
 def first_line(error: Exception) -> str:

@@ -30,7 +30,7 @@ from datasets.formats.file import (
 from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from utils.files import files_under
+from utils.files import files_under, left_instead
 from utils.text import amount, look_of, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
@@ -280,12 +280,16 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
         what = f"none of {amount(len(images), 'image')} is there"
         return f"{what} ({', '.join(images[:1])}): image_root=FOLDER names the folder of the images"
     top = source if os.path.isdir(source) else os.path.dirname(source) or "."
-    index = image_paths.Stems(of_suffix(files_under(top), ".txt"), there)
+    texts = of_suffix(files_under(top), ".txt")
+    index = image_paths.Stems(texts, there)
     labels = [label for image in there if (label := index.nearest(image))]
     what = f"no label file for any of {amount(len(there), 'image')}"
     if not labels:
         example = f"{there[0]} has none in {_label_places(there[0])[0]}"
-        return f"{what}, and none of their names below {top} ({example}): name both folders, as in LABELS image_root=IMAGES"
+        fix = "name both folders, as in LABELS image_root=IMAGES"
+        if other := next((text for text in texts if is_label(os.path.join(top, text), least=5)), None):
+            fix += f", or give label files, such as {other}, the names of their images"
+        return f"{what}, and none of their names below {top} ({example}): {fix}"
     place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
     root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
     command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
@@ -344,7 +348,8 @@ def _numbers(line: str) -> list[float]:
     try:
         return [number_of(word) for word in line.split()]
     except ValueError as error:
-        raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
+        fix = left_instead(line.encode()) or "write class x y width height"
+        raise ValueError(f"{line.strip()[:60]!r} is not numbers: {fix}") from error
 
 
 def _corners(values: Sequence[float]) -> Corners:
