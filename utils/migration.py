@@ -153,7 +153,8 @@ NAMES = {  # names of other trainers, and of one script of this program in anoth
     "exp_name experiment_name": Here(("name={}",)),
     "ema ema_decay": Here(note="there always is a moving average of the weights"),
     # other scripts of this program
-    "train val": Here(("data={}",)),
+    "train": Here(("data={}",)),
+    "val": Here(("data=VALUE",), "a file or a folder; without it, the validation images of the run"),
     "source": Here(("data={}", "images={}")),
     "images": Here(("source={}", "data={}")),
     "weights": Here(("checkpoint={}",)),

@@ -23,7 +23,7 @@ from utils.text import check_class_names, clean_name, first_names, split_names
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
 _NUMBER = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
-INSIDE = ("images", "labels", *SPLIT_NAMES)  # folders in a data set; one above them may have its list
+INSIDE = {"images", "labels", *SPLIT_NAMES}  # in names of folders of a data set, above which its list may be
 OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
 NAMES = (*OWN, "*.names", "_darknet.labels", "labels.txt", "data.yaml")  # in any case; the first ones first
 MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
@@ -268,7 +268,7 @@ def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLi
 def _places(folder: Path) -> list[Path]:
     """Returns a folder, and those above it as far as they are of the same data set."""
     places = [folder]
-    while places[-1].name.lower().rstrip("0123456789") in INSIDE:  # train2017
+    while not INSIDE.isdisjoint(re.findall("[a-z]+", places[-1].name.lower())):  # train2017, obj_train_data
         places.append(places[-1].parent)
     return places
 

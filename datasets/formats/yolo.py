@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from datasets.errors import DataError, graded, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.class_names import ClassLists, find_lists
+from datasets.formats.class_names import OWN, ClassLists, find_lists, list_in
 from datasets.formats.file import (
     CLASS_FILES,
     File,
@@ -293,6 +293,8 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
     place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
     root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
     command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
+    if (names := list_in(top, OWN)) and not find_lists(Path(place), (), [os.path.join(top, labels[0])]):
+        command += f" classes={quote(names.file)}"
     return f"{what} where YOLO has them, but below {top}, such as {labels[0]}: {command} reads them"
 
 
