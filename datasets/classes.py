@@ -23,7 +23,7 @@ from utils.text import (
     split_names,
 )
 
-NO_OBJECTS = ("ignore", "dontcare")  # how classes of regions begin that other programs leave out
+_NO_OBJECT = re.compile("(ignore|dontcare).*|nan|null")  # looks of classes of regions, and of empty cells
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
 
 
@@ -182,7 +182,7 @@ def class_notes(names: Iterable[str]) -> list[str]:
     if groups := similar_names(names):
         named = "; ".join(", ".join(map(repr, group)) for group in groups)
         notes.append(f"classes that look alike: {named}; if they mean the same, {merge_fix(groups)}")
-    for name in (name for name in names if look_of(name).startswith(NO_OBJECTS)):
+    for name in (name for name in names if _NO_OBJECT.fullmatch(look_of(name))):
         fix = quote(printable(f"ignore_regions={name}"))
         notes.append(f"the class {name!r} is trained as objects; if it marks what is to be ignored, {fix}")
     return notes

@@ -82,7 +82,10 @@ def test_numbers_next_to_names_are_named_as_the_message_advises(tmp_path):
     with refused(DataError, sources[1]) as error:
         read(",".join(sources), "train")
     merge = shlex.split(str(error.value).rpartition(": ")[2].removeprefix("name them, as in "))[0]
-    assert read(",".join(sources), "train", ReadOptions(merge=merge.removeprefix("merge="))).classes == ("cat", "class 7")
+    assert read(",".join(sources), "train", ReadOptions(merge=merge.removeprefix("merge="))).classes == (
+        "cat",
+        "class 7",
+    )
 
 
 def test_the_sets_without_a_split_for_validation_are_named(tmp_path):

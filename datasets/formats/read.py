@@ -150,7 +150,9 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
     numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
     if 0 < len(numbered) < len(parts):
         pairs = [f"{name}:class {name}" for name in numbered[0].classes[:10]]
-        text = f"the classes of this set are numbers, those of the others names: name them, as in {merge_command(pairs)}"
+        text = (
+            f"the classes of this set are numbers, those of the others names: name them, as in {merge_command(pairs)}"
+        )
         raise DataError(f"{numbered[0].source}: {text}")
 
 

@@ -342,7 +342,9 @@ def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
     told(notes[-1], "'Van', 'van'", "merge=van:Van")
-    (note,) = class_notes(["Leaf Rust", "leaf rust", "dog", "Dog", "-", "--"])  # can be pasted into a shell; not two signs
+    (note,) = class_notes(
+        ["Leaf Rust", "leaf rust", "dog", "Dog", "-", "--"]
+    )  # can be pasted into a shell; not two signs
     assert "merge=leaf rust:Leaf Rust,Dog:dog" in shlex.split(note.rpartition(";")[2])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from files import boxes, paint, text
-from refused import refused
+from refused import refused, told
 
 from datasets.check_images import check_images
 from datasets.errors import DataError

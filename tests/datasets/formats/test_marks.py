@@ -119,11 +119,11 @@ def test_a_deleted_object_of_labelmes_page_is_left_out(tmp_path: Path) -> None:
     assert len(read(str(of_voc(tmp_path, {"deleted": 0})), "train").labels) == 2
 
 
-@pytest.mark.parametrize("name", ["ignore", "_ignore_", "Ignored regions", "DontCare", "don't care"])
+@pytest.mark.parametrize("name", ["ignore", "_ignore_", "Ignored regions", "DontCare", "don't care", "NaN"])
 def test_a_class_whose_name_means_no_object_is_named_with_the_constant_that_ignores_it(
     tmp_path: Path, name: str
 ) -> None:
-    (note,) = class_notes(["cat", name, "signore"])
+    (note,) = class_notes(["cat", name, "signore", "nanny"])
     note = note.rpartition(", ")[2]
     paint(tmp_path / "a.png")
     options = read_options(ignore_regions=shlex.split(note)[-1].partition("=")[2])
