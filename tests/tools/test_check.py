@@ -223,9 +223,7 @@ def test_an_advised_input_that_is_taken_is_large_enough(side: int, median: float
     sides = np.array([min(tenth, median)] * 2 + [median] * 8)
     if found := re.search(r"image_size=(\d+)", advice(sides, (side, side)).text):
         larger = int(found[1])
-        assert "image_size=" not in advice(sides * larger / side, (larger, larger)).text.replace(
-            "a smaller image_size=", ""
-        )
+        assert not re.search(r"image_size=\d", advice(sides * larger / side, (larger, larger)).text)
 
 
 def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path) -> None:
