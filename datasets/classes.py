@@ -12,16 +12,7 @@ import numpy as np
 
 from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, unknown_class
-from utils.text import (
-    as_spelled,
-    check_class_names,
-    clean_name,
-    first_names,
-    look_of,
-    nearest_name,
-    printable,
-    split_names,
-)
+from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, nearest, printable, split_names
 
 _NO_OBJECT = re.compile("(ignore|dontcare).*|nan|null")  # looks of classes of regions, and of empty cells
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
@@ -61,8 +52,7 @@ def choose_classes(
         missing = [name for name in wanted if name not in known]
         if complete and missing:
             only = first_names(tuple(dict.fromkeys(there)))  # merged classes have the same name
-            near = nearest_name(missing[0], known)
-            fix = f"did you mean {near!r}?" if near else "correct it"
+            fix = f"did you mean {near!r}?" if (near := nearest(missing[0], known)) else "correct it"
             raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {only}: {fix}")
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)

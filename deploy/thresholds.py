@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import as_spelled, brief, nearest_name
+from utils.text import as_spelled, brief, nearest
 
 
 def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
@@ -38,7 +38,7 @@ def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | 
     only = as_spelled([only] if isinstance(only, str) else only, classes)
     for name in only:
         if name not in classes:
-            near = nearest_name(name, classes) or brief(", ".join(classes))
+            near = nearest(name, classes) or brief(", ".join(classes))
             raise ValueError(f"only={brief(name)}: the model has no such class; it has {near}")
     if not only:
         raise ValueError("only= names no class: leave it out for all classes")

@@ -15,7 +15,7 @@ from refused import mentions
 
 from datasets import demo
 from tools import check, convert, suspects
-from utils.script import run_script
+from utils.script import run_script, user_message
 
 STARTS = [path for pattern in ("*.py", "tools/*.py") for path in sorted(ROOT.glob(pattern))]
 STARTS = [path for path in STARTS if "__main__" in path.read_text(encoding="utf-8")]
@@ -130,3 +130,10 @@ def test_a_closed_output_ends_a_program_without_an_error(capsys):
     with pytest.raises(SystemExit) as ended:
         run_script(main, "stopped", "")
     assert ended.value.code == 128 + 13 and capsys.readouterr().err.strip() == ""
+
+
+def test_a_full_shared_memory_names_the_fix():
+    why = (
+        "Caught RuntimeError in DataLoader worker process 0.\nunable to allocate shared memory(shm) for file </torch_1>"
+    )
+    assert mentions(user_message(RuntimeError(why), "", "stopped") or "", "workers=")

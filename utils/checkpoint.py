@@ -22,7 +22,7 @@ from torch import Tensor
 
 from utils import paddle
 from utils.file_checks import CheckpointError, fitting, refuse_non_finite, validated
-from utils.files import atomic_write, left_instead, similar_path
+from utils.files import atomic_write, left_instead, missing_text
 from utils.text import brief, first_line
 
 FORMAT = 2
@@ -159,10 +159,8 @@ def refuse_missing(path: Path) -> None:
     inside = next((path / name for name in ("best.pt", "last.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
         raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
-    near = inside or similar_path(str(path))
-    hint = f"did you mean {near}?" if near else "train.py writes runs/NAME/best.pt and last.pt"
-    place = "" if path.is_absolute() else f" in {os.getcwd()}, and no run of this name"
-    raise CheckpointError(f"there is no checkpoint {path}{place}; {hint}")
+    hint = f"did you mean {inside}?" if inside else f"{missing_text(str(path))}; train.py writes runs/NAME/best.pt"
+    raise CheckpointError(f"there is no checkpoint {path}: {hint}")
 
 
 def unreadable(path: Path, head: bytes, error: Exception) -> CheckpointError:

@@ -101,7 +101,7 @@ def look_of(name: str) -> str:
     return "".join(shown).translate(_TWINS) or folded  # of a sign such as --, all of it
 
 
-def nearest_name(name: str, names: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Returns the one of `names` that looks like a class name or is spelled most like it; None if none is near."""
     looks = {look_of(other): other for other in names}
     near = difflib.get_close_matches(look_of(name), looks, n=1)

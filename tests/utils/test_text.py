@@ -41,5 +41,5 @@ def test_commands_of_pip_are_those_of_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     "name, near", [("A", "a"), ("stop-sign", "stop_sign"), ("stopp sign", "stop_sign"), ("bicycle", None)]
 )
-def test_the_nearest_name_looks_alike_or_is_spelled_alike(name, near):
-    assert text.nearest_name(name, ("a", "stop_sign")) == near
+def test_the_nearest_looks_alike_or_is_spelled_alike(name, near):
+    assert text.nearest(name, ("a", "stop_sign")) == near
