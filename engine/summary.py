@@ -243,7 +243,7 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
     missing = [n for n, count in zip(trained, train.boxes_per_class()[first:], strict=True) if count == 0]
     if missing:
         yield (
-            f"{len(missing)} of {len(trained)} classes have no box in the training data ({', '.join(missing[:5])}): "
+            f"no training box of {len(missing)} of {amount(len(trained), 'class')} ({', '.join(missing[:5])}): "
             f"they cannot be learned; leave them out of the classes, or add images"
         )
     counts = train.images_per_class()
@@ -251,7 +251,7 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
     if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
         shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
         fix = "" if repeat_rare else f", or repeat_rare={mean / len(train):.1g} draws their images more often"
-        yield f"{len(rare)} of {len(trained)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
+        yield f"rare: {len(rare)} of {amount(len(trained), 'class')} (images with {shown}; mean {mean:.0f}): add images{fix}"
     pairs = zip(trained, train.boxes_per_class()[first:], val.boxes_per_class()[first:], strict=True)
     unmeasured = [name for name, learned, measured in pairs if learned and not measured]
     if val.boxes_per_class()[first:].sum() == 0:

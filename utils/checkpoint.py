@@ -184,7 +184,9 @@ def unreadable(path: Path, head: bytes, error: Exception) -> CheckpointError:
         what = "holds Python objects; they could run code when loaded: refused. Save its state dict alone"
         return CheckpointError(f"{path} {what}")
     why = f" ({first_line(error)})" if zipped else ""
-    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: use another copy")
+    best = path.with_name("best.pt")
+    fix = f"did you mean {best}?" if best.is_file() and path.suffix != best.suffix else "use another copy"
+    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: {fix}")
 
 
 def other_format(path: str | Path, contents: Any) -> CheckpointError:

@@ -13,13 +13,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from refused import refused
+from refused import refused, told
 
 from engine import run_folder as run_module
 from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start, source_digest
+from engine.resume import refuse_missing
 from engine.run_folder import Run, tensorboard_scalars
-from engine.runs import check_name, create, runs
+from engine.runs import best_of, check_name, create, runs
 from report.plots import draw_curves
+from tools import compare
+from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +52,22 @@ def test_runs_that_start_together_get_different_folders(tmp_path):
         made = list(pool.map(lambda _: create(tmp_path, "demo"), range(64)))
     assert len(set(made)) == 64
     assert sorted(int(path.name.rpartition("-")[2]) for path in made) == list(range(1, 65))
+
+
+def test_a_misspelled_run_gets_the_nearest_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/dogs-2026-01-31-1").mkdir(parents=True)
+    (tmp_path / "runs/dogs-2026-01-31-1/best.pt").touch()
+    with refused(ConfigError, "did you mean", "resume=dogs"):
+        refuse_missing("dog", "runs")
+    with refused(ConfigError, "did you mean", "weights=dogs"):
+        best_of("runs", "dgs", "weights=")
+    with refused(ConfigError, "did you mean", "runs/dogs-2026-01-31-1/best.pt"):
+        best_of("runs", "dogs/best.pt", "weights=")
+    assert best_of("runs", "cars", "weights=") is None
+    with pytest.raises(SystemExit):
+        compare.main(["dog"])
+    told(capsys.readouterr().out, "did you mean dogs")
 
 
 def test_runs_are_sorted_by_date_and_number(tmp_path):

@@ -54,6 +54,18 @@ def test_classes_that_a_training_does_not_flip_are_named(data: tuple[str, str], 
     assert mentions(text, "flip=0") == mentions(text, "arrow left' and 'arrow right") == sided
 
 
+def test_what_the_check_advises_for_a_training_can_be_checked(data: tuple[str, str], tmp_path: Path, capsys) -> None:
+    """merge= and bad_images= were for train.py only; the page is named as it was given."""
+    Path(data[0]).with_name("classes.txt").write_text("cat\nCat\nbird\n")
+    texts = []
+    for options in ([], ["merge=Cat:cat", "bad_images=skip", f"page={tmp_path / 'own.html'}"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*data[:1], *options])
+        texts.append(capsys.readouterr().out)
+    told(texts[0], "merge=Cat:cat", "bad_images=skip")
+    assert ended.value.code == 0 and "merge=" not in texts[1] and "check.html" not in texts[1]
+
+
 def test_crowd_regions_alone_are_nothing_to_learn(tmp_path: Path) -> None:
     paint(tmp_path / "0.png", 10)
     paint(tmp_path / "1.png", 20)

@@ -218,6 +218,13 @@ def test_the_message_for_a_missing_file_names_the_fix(tmp_path):
         load(tmp_path)
 
 
+def test_another_file_of_a_run_names_its_checkpoint(tmp_path):
+    save(tmp_path / "best.pt", {"model": {"a": torch.zeros(1)}})
+    (tmp_path / "config.json").write_text("{}")
+    with refused(CheckpointError, tmp_path / "config.json", f"did you mean {tmp_path / 'best.pt'}"):
+        load(tmp_path / "config.json")
+
+
 def test_damaged_files_are_refused(tmp_path):
     file = tmp_path / "a.pt"
     save(file, {"model": {"a": torch.arange(10_000.0)}})
