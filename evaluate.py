@@ -146,16 +146,12 @@ def training_images(loaded: load.Loaded, source: str | None, data: Annotations) 
 
     They are known from the list that a run with val=.2 has written, or if it was trained on the same source. An image whose
     listed path is gone was moved: then the last two parts of the path count."""
-    lists = (loaded.path.with_name(name) for name in ("train.txt", "train.json"))
-    train = next((str(path) for path in lists if path.is_file()), loaded.config.get("train"))
-    if (
-        source is None
-        or not train
-        or not (train != loaded.config["train"] or Path(train).resolve() == Path(source).resolve())
-    ):
+    lists = [path for name in ("train.txt", "train.json") if (path := loaded.path.with_name(name)).is_file()]
+    train = str(loaded.config.get("train"))
+    if source is None or not (lists or Path(train).resolve() == Path(source).resolve()):
         return []
     with suppress(DataError, OSError):
-        known = read.read(train, "train", options_of(loaded.config, loaded.classes))
+        known = read.read(lists[0] if lists else train, "train", options_of(loaded.config, loaded.classes))
         paths = [known.path(index) for index in range(len(known))]
         there = {real_path(path) for path in paths}
         moved = {Path(path).parts[-2:] for path in paths if not os.path.exists(path)}
