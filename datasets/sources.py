@@ -100,7 +100,7 @@ def read_train_and_val(
     inside = source != val
     sources = {"train": train} | ({} if division else {"val": source})
     require_division(division, options.split_by)
-    found = read_splits(sources, options, log)
+    found = read_splits(sources, options, log, inside)
     if division:
         return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
     if inside:
@@ -143,9 +143,10 @@ def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str]) -> str:
 
 
 def read_splits(
-    sources: Mapping[str, str], options: ReadOptions, log: Callable[[str], None]
+    sources: Mapping[str, str], options: ReadOptions, log: Callable[[str], None], is_inside: bool = False
 ) -> tuple[Annotations, ...]:
-    """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder.
+    """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder. `is_inside`: the
+    validation images must be a split of the training data.
 
     All splits have the classes of the options, or the classes of the first split; the others may have the options' known
     classes, too. Logs what is left out. Raises DataError for the problems of all splits together."""
@@ -153,7 +154,7 @@ def read_splits(
     errors: list[DataError] = []
     noted: set[str] = set()
     for split, source in sources.items():
-        if found and source == sources["train"]:
+        if found and is_inside:
             _require_val(found[0], source, options)
         try:
             data = read(source, split, options)
