@@ -85,8 +85,9 @@ class Saver:
             names.append(f"epoch_{state.epoch:04}.pt")
         is_last = self.course.done(state) is not None
         self._save(state, Meter(), is_last, state.rows[-1], names)
-        if self.ranks.is_main:
-            self.on_row(state.rows[-1], self.run)
+        if self.run:
+            with self.run.clock.during("log"):
+                self.on_row(state.rows[-1], self.run)
         self.course.budget.end_epoch()
         is_best = state.epoch > 0 and state.best_epoch == state.epoch
         left, memory = self.course.seconds_left(state.epoch), reserved_bytes(self.ranks.device)
@@ -121,7 +122,10 @@ class Saver:
         """
         self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        errors = self._write(self.run, state, meter, last, row, names) if self.run else []
+        errors: list[Exception] = []
+        if self.run:
+            with self.run.clock.during("saving"):
+                errors = self._write(self.run, state, meter, last, row, names)
         self.ranks.gather(None)
         self.stop.saving = last
         if last and errors:
