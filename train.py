@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -285,7 +285,7 @@ def main(
     clock.enter("steps")
 
     # ---- The loop.
-    with resume.noting(how_to_continue), closing(run) if run else nullcontext():  # the run is uploaded at the end, too
+    with resume.noting(how_to_continue), closing(saver):  # the run is uploaded at the end, too
         with stop:
             try:
                 state = saver.begin(state, meter, initial.row)

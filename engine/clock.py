@@ -19,11 +19,11 @@ class Clock:
 
     def __init__(self, imports: float = 0.0, now: Callable[[], float] = time.perf_counter):
         self._seconds = {"imports": imports}
-        self._part, self._now, self._since = "data", now, now()
+        self.now, self._part, self._since = now, "data", now()
 
     def enter(self, part: str) -> str:
         """Ends the current part and begins another one. Returns the name of the part before."""
-        now, before = self._now(), self._part
+        now, before = self.now(), self._part
         self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
         self._part, self._since = part, now
         return before

@@ -36,7 +36,7 @@ class NonFiniteLoss(RuntimeError):
         """Returns a message that names the images of these steps and advises what to change."""
         paths = [annotations.path(i) for i in self.ids]
         return (
-            f"{self}; training stops, last.pt and best.pt stay as they were. The {len(paths)} images of these steps, the last "
+            f"{self}; training stops, and last.pt stays as it was. The {len(paths)} images of these steps, the last "
             f"first: {', '.join(paths[:64])}. Start a new run with a lower learning_rate, or amp=bf16"
         )
 

@@ -58,7 +58,7 @@ class Run:
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows)
         self.clock = clock or Clock()
         self.id = secrets.token_hex(8)  # unique for each start of the run
-        self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self.drawn = time.monotonic()  # when the curves were drawn
         self._drawn_rows = 0  # rows of the log in the curves
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
@@ -135,7 +135,6 @@ class Run:
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
-        self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
         self._uploads.begin()
 
