@@ -300,6 +300,9 @@ def main(
                         fit_one_epoch(step_model, criterion, batches, updater, ranks, meter, on_log, stop)
                     row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
                     course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
+                    if phase.epoch + 1 < course.epochs:  # the workers load while the model is evaluated
+                        wrapped_model.set_sampler(course.phase(phase.epoch + 1))
+                        train_loader.begin()
                     if course.evaluates_after(phase.epoch):
                         with clock.during("evaluation"):
                             row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)

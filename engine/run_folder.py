@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Run:
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = time.monotonic()  # when the curves were drawn
         self._drawn_rows = 0  # rows of the log in the curves
+        self._undrawn: dict[str, Callable[[], np.ndarray]] = {}  # images to draw with the curves
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
         # The first epoch of this start: events of an earlier start after its last save are hidden.
@@ -133,19 +134,25 @@ class Run:
             with files.atomic_write(self.folder / f"{name}.jpg") as file:
                 file.write(jpeg + files.DRAWN_MARK)
 
+    def image_later(self, name: str, draw: Callable[[], np.ndarray]) -> None:
+        """Writes an image when the curves are drawn next, unless a later one takes its place: reading photos takes a second."""
+        self._undrawn[name] = draw
+
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
         checkpoint.save(self.folder / name, contents)
         self._uploads.begin()
 
     def curves(self) -> None:
-        """Draws curves.png from the log."""
+        """Draws curves.png from the log, and the images of `image_later`."""
         self.drawn = time.monotonic()
         with self.clock.during("log"), files.warn_if_disk_fails():
             from report import plots  # loads matplotlib, which needs a folder that it can write to
 
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
             self._drawn_rows = len(self.rows)
+            for name in list(self._undrawn):
+                self.image(name, self._undrawn.pop(name)())
 
     def close(self) -> None:
         """Draws the final curves, writes what TensorBoard still lacks and the account of the time, and frees the folder."""
