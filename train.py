@@ -109,7 +109,7 @@ class Config(Constants):
     resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run
     evaluate_every: int = 1  # epochs between two evaluations on val
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
-    save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
+    save_minutes: float = 10.0  # max minutes between saves of last.pt, which take 5 % of the time; 0: after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
     report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
 
