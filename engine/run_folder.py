@@ -116,10 +116,8 @@ class Run:
 
         from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
 
-        with (
-            self.clock.during("log"),
-            files.warn_if_disk_fails(),
-        ):  # after an error of the disk, the next call begins a new file
+        with self.clock.during("log"), files.warn_if_disk_fails():
+            # After an error of the disk, the next call begins a new file.
             writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None
             for tag, value in values.items():

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -125,9 +126,10 @@ class Saver:
     def close(self) -> None:
         """Writes what is still in memory, if an error has ended the run, and closes the run folder."""
         if self.run:
-            with self.run.clock.during("saving"), warn_if_disk_fails():
-                if self.run.is_own() and not self.stop.orphaned():
-                    self._write_pending(self.run, [])
+            if self.run.is_own() and not self.stop.orphaned():
+                with self.run.clock.during("saving"), suppress(OSError, CheckpointError):  # the first error counts
+                    for name, contents in self.pending.items():
+                        self.run.save(name, contents)
             self.run.close()
 
     def _seconds_since_save(self) -> float:
@@ -180,7 +182,10 @@ class Saver:
         run.require_own()
         contents = self._contents(run, state)
         self.pending |= dict.fromkeys(names, contents)
-        self._write_pending(run, errors)
+        for name in list(self.pending):
+            with warn_if_disk_fails(errors):
+                run.save(name, self.pending[name])
+                del self.pending[name]
         self.pending = checkpoint.plain(self.pending, copy=True)  # training will change the tensors
         states = {name: owner.state_dict() for name, owner in self.owners.items()}
         states |= {"state": asdict(state), "meter": meter.state_dict()}
@@ -189,13 +194,6 @@ class Saver:
         self.saved_at = run.clock.now()
         self.save_seconds = self.saved_at - began
         return errors
-
-    def _write_pending(self, run: Run, errors: list[Exception]) -> None:
-        """Writes the checkpoints that are in memory, and forgets those that were written."""
-        for name in list(self.pending):
-            with warn_if_disk_fails(errors):
-                run.save(name, self.pending[name])
-                del self.pending[name]
 
     def _contents(self, run: Run, state: State) -> dict[str, Any]:
         """Returns what each checkpoint holds, for prediction."""
