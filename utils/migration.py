@@ -60,9 +60,7 @@ NAMES = {  # names of other trainers, and of one script of this program in anoth
     "special_aug_ratio": Here(("no_aug_epochs=VALUE",), "the number of epochs at the end"),
     "label_smoothing": Here(note="class targets are soft already"),
     "compile": Here(note="a run on one GPU replays its steps by CUDA graphs instead"),
-    "save_period": Here(
-        ("save_every={}",), "last.pt is saved after every epoch, best.pt after the best one", {"-1": "0"}
-    ),
+    "save_period": Here(("save_every={}",), "last.pt and best.pt are saved by themselves", {"-1": "0"}),
     "eval_flag": Here(("evaluate_every={}",), "a number of epochs", {"true": "1", "false": "VALUE"}),
     "eval_period eval_interval": Here(("evaluate_every={}",)),
     "classes_path names": Here(("classes={}",)),

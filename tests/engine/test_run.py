@@ -232,6 +232,16 @@ def test_tensorboard_holds_numbers_and_a_resumed_run_hides_later_events(tmp_path
     assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
 
 
+def test_an_image_for_later_is_drawn_once_with_the_curves(tmp_path):
+    drawn, run = [], Run(tmp_path, {})
+    for number in (1, 2):
+        run.image_later("late", lambda number=number: drawn.append(number) or np.zeros((8, 8, 3), np.uint8))
+    assert not drawn and not (tmp_path / "late.jpg").exists()
+    run.log({"epoch": 1, "loss": 1.0}, is_last=True)
+    run.log({"epoch": 2, "loss": 1.0}, is_last=True)
+    assert drawn == [2] and (tmp_path / "late.jpg").exists()
+
+
 def test_scalars_of_tensorboard_are_grouped_and_metrics_of_nothing_are_left_out():
     row = {"epoch": 3, "loss": 2.0, "loss_box": 1.0, "val_loss": 0.5, "learning_rate": 0.1, "seconds": 9.0}
     scalars = tensorboard_scalars(row | {"AP50": 0.25, "AP_small": -1, "AR1": 0.0})
