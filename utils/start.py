@@ -6,6 +6,7 @@ from utils.ctrl_c import SCRIPT  # first of all: from here on Ctrl-C ends it in 
 import os
 import re
 import sys
+import time
 from collections.abc import Collection, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,8 @@ from utils import signals  # noqa: F401  notes the parent process: torchrun may 
 from utils.config import unknown_text
 from utils.migration import constants_of
 from utils.text import pip
+
+BEGAN = time.perf_counter()  # of the program, for the account of its time
 
 # Threads that wait in a busy loop starve each other when other programs need the cores. GNU OpenMP reads this when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
