@@ -1,7 +1,7 @@
 """Exports a checkpoint to ONNX: python export.py runs/RUN/best.pt
 
 The exported file is compared with PyTorch on real images before it gets its name. docs/exported_file.md describes its contents.
-onnx_detector.py, which is written next to it, runs it in a program of your own.
+detector.py, which is written next to it, runs it in a program of your own.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
@@ -69,7 +69,7 @@ class Config(Constants):
 
 MIN = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
 MAX = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
-DETECTOR = "onnx_detector.py"
+DETECTOR = Path(__file__).parent / "deploy/standalone/detector.py"
 
 
 def main(cfg: Config) -> Path:
@@ -108,17 +108,16 @@ def main(cfg: Config) -> Path:
         if int8_data:
             quantize(Path(file.name), *int8_data, cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
-    if cfg.outputs == "detections":
-        print(copy_detector(output.parent))
+    print(copy_detector(output.parent))
     return output
 
 
 def copy_detector(folder: Path) -> str:
     """Copies the program that runs exported files into a folder, but not over another file. Returns what to print."""
-    source, target = Path(__file__).parent / "deploy" / DETECTOR, folder / DETECTOR
+    target = folder / DETECTOR.name
     if not target.exists():
-        shutil.copyfile(source, target)
-    elif target.read_bytes() != source.read_bytes():
+        shutil.copyfile(DETECTOR, target)
+    elif target.read_bytes() != DETECTOR.read_bytes():
         return f"note: {target} is kept: it was changed, or is of another version; delete it and export again for a new one"
     return f"{target}  runs it in a program of your own, without this project: docs/deploy.md"
 

@@ -153,7 +153,7 @@ def write(
     else:
         graph = RawGraph(model, uint8_input, about["image_size"])
         limits = {}
-        about = about | {"shapes": graph.shapes}
+        about = about | {"shapes": graph.shapes, "strides": model.strides, "output_names": graph.outputs}
     height, width = about["image_size"]
     if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
         height, width = (max(side, 2 * max(model.strides)) for side in (height, width))

@@ -1,4 +1,4 @@
-"""onnx_detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
+"""detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
 
 import importlib.util
 import re
@@ -24,7 +24,7 @@ PAGE = text_of(ROOT / "docs/exported_file.md")
 
 def load(file):
     """The module that was written next to an exported file."""
-    spec = importlib.util.spec_from_file_location("onnx_detector", file.parent / "onnx_detector.py")
+    spec = importlib.util.spec_from_file_location("detector", file.parent / "detector.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -60,7 +60,7 @@ def with_letterbox(file, kind, path):
 
 
 def test_the_program_needs_three_packages(file):
-    text = (file.parent / "onnx_detector.py").read_text(encoding="utf-8")
+    text = (file.parent / "detector.py").read_text(encoding="utf-8")
     packages = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
     assert packages == {"json", "sys", "dataclasses", "cv2", "numpy", "onnxruntime"}
 
@@ -81,7 +81,7 @@ def test_the_program_gives_the_results_of_the_detector(tmp_path, weights, file, 
         file = main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2, **CASES[case]))
     else:
         file = with_letterbox(file, case, tmp_path / "a.onnx")
-        (tmp_path / "onnx_detector.py").write_bytes((ROOT / "deploy/onnx_detector.py").read_bytes())
+        (tmp_path / "detector.py").write_bytes((ROOT / "deploy/standalone/detector.py").read_bytes())
     images = [demo.draw_image(number)[0] for number in range(3)]
     images += [cv2.resize(images[0], (500, 90)), cv2.resize(images[1], (40, 70))]
     cv2.imwrite(str(tmp_path / "ü.png"), images[2])
@@ -135,10 +135,10 @@ def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file)
     (tmp_path / "without").mkdir()
     for name in ("torch", "onnx", "utils", "nets", "deploy"):
         (tmp_path / f"without/{name}.py").write_text("raise ImportError('not here')")
-    (tmp_path / "onnx_detector.py").write_bytes((file.parent / "onnx_detector.py").read_bytes())
+    (tmp_path / "detector.py").write_bytes((file.parent / "detector.py").read_bytes())
     image = demo.draw_image(3)[0]
     cv2.imwrite(str(tmp_path / "a.png"), image)
-    words = [sys.executable, "onnx_detector.py", str(file), "a.png", "drawn.png"]
+    words = [sys.executable, "detector.py", str(file), "a.png", "drawn.png"]
     env = {"PYTHONPATH": str(tmp_path / "without")}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -155,7 +155,7 @@ def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
         with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
             module.Detector(file)(image)
     raw = main(Config(str(weights), output=str(tmp_path / "raw.onnx"), check_images=2, outputs="raw"))
-    assert not (tmp_path / "onnx_detector.py").exists()  # it needs NMS in the file
+    assert not (tmp_path / "detector.py").exists()  # it needs NMS in the file
     with pytest.raises(ValueError, match="raw.onnx"):
         module.Detector(raw)
 
@@ -167,7 +167,7 @@ def test_the_program_ends_with_one_line_for_what_it_cannot_read(tmp_path, file, 
     (tmp_path / "bad.png").write_text("no image")
     cv2.imwrite(str(tmp_path / "a.png"), noise())
     words = [str(file) if word == "FILE" else word for word in words]
-    program = [sys.executable, str(file.parent / "onnx_detector.py"), *words, "drawn.png"]
+    program = [sys.executable, str(file.parent / "detector.py"), *words, "drawn.png"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
     assert next(word for word in words if not word.startswith(("/", "a."))) in done.stderr
@@ -175,10 +175,10 @@ def test_the_program_ends_with_one_line_for_what_it_cannot_read(tmp_path, file, 
 
 @pytest.mark.slow
 def test_a_changed_program_is_kept_and_reported(tmp_path, weights, capsys):
-    (tmp_path / "onnx_detector.py").write_text("# mine")
+    (tmp_path / "detector.py").write_text("# mine")
     main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2))
-    assert (tmp_path / "onnx_detector.py").read_text() == "# mine"
-    assert str(tmp_path / "onnx_detector.py") in capsys.readouterr().out
+    assert (tmp_path / "detector.py").read_text() == "# mine"
+    assert str(tmp_path / "detector.py") in capsys.readouterr().out
 
 
 def test_the_page_explains_all_metadata_and_constants(file):
