@@ -247,7 +247,7 @@ class OnnxFile:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 3  # errors only: it warns about inputs with defaults
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        self.session = onnxruntime.InferenceSession(str(path), options, providers or ["CPUExecutionProvider"])
         written = self.session.get_modelmeta().custom_metadata_map
         self.about = {name: json.loads(text) for name, text in written.items()}
         self.images, *self.limits = self.session.get_inputs()
@@ -308,6 +308,8 @@ class TfliteFile:
     """best.tflite in LiteRT. Its metadata are in a ZIP file behind the model."""
 
     def __init__(self, litert, path, threads, providers):
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it has no metadata behind the model")
         with zipfile.ZipFile(path) as file:
             self.about = json.loads(file.read("metadata.json"))
         interpreter = litert.Interpreter(str(path), num_threads=threads or os.cpu_count())
@@ -325,8 +327,6 @@ class CoremlFile:
 
     def __init__(self, coremltools, path, threads, providers):
         self.about = read_metadata(path)
-        if sys.platform != "darwin":
-            raise ValueError(f"{path} runs on a Mac only")
         self.model = coremltools.models.MLModel(str(path))
         (images,) = self.model.get_spec().description.input
         self.name, self.shape, self.dtype = images.name, list(images.type.multiArrayType.shape), np.float32
@@ -350,6 +350,8 @@ def open_file(path, threads, providers):
     kind = path.suffix
     if kind != ".mlpackage" and path.is_dir():
         kind = "ncnn" if (path / "model.ncnn.param").exists() else "openvino"
+    if kind == ".mlpackage" and sys.platform != "darwin":
+        raise ValueError(f"{path} runs on a Mac only: export another format for this computer")
     if kind not in RUNTIMES or not path.exists():
         raise ValueError(
             f"{path}: there is no such file of export.py, as best.onnx, best.tflite or the folder best_openvino"
