@@ -17,23 +17,17 @@ import json
 import os
 import sys
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
-REQUIRED = (
-    "classes",
-    "image_size",
-    "letterbox",
-    "padding",
-    "outputs",
-    "confidence",
-    "nms_iou",
-    "max_detections",
-    "clip",
-)
+VERSION = 1  # of the metadata
+REQUIRED = "version classes image_size letterbox padding value_range clip outputs confidence nms_iou max_detections half".split()
+RAW = ["strides", "output_names"]  # metadata, too, of files with outputs=raw
 MAX_CANDIDATES = 3000  # boxes of a head before NMS
 FAR = 1e4  # pixels: NMS clips boxes to +-FAR and moves each class by 2 * FAR, so that classes never overlap
 EPS = 1e-9  # added to products of scores in PicoDet
@@ -66,6 +60,8 @@ class Detector:
         self.about = about = self.file.about
         self.classes = tuple(about["classes"])
         self.image_size = tuple(image_size or about["image_size"])
+        batch_size = self.file.shape[0]
+        self.batch_size = batch_size if isinstance(batch_size, int) else 1  # images per call; any number is one by one
         self.nms_iou = about["nms_iou"] if nms_iou is None else nms_iou
         usual = about["confidence"] if confidence in (None, "per_class") else confidence
         own = about.get("thresholds", {}) if confidence == "per_class" else {}
@@ -91,8 +87,7 @@ class Detector:
     def run(self, images):
         """Runs the file. Yields for each image its pixels, its scale and offset in the input, and the outputs of the file."""
         images = list(images) if isinstance(images, list | tuple) else [images]
-        size = self.file.shape[0]
-        size = size if isinstance(size, int) else 1  # images per call of the file; any number is one by one
+        size = self.batch_size
         limits = {"confidence": self.thresholds.min(keepdims=True), "nms_iou": np.array([self.nms_iou], np.float32)}
         for start in range(0, len(images), size):
             batch = images[start : start + size]
@@ -240,142 +235,134 @@ def nms(boxes, labels, nms_iou, max_detections):
     return np.array(kept, int)
 
 
-class OnnxFile:
+class File(NamedTuple):
+    """An opened file. `run(images, limits)`: images as the file takes them, and the two thresholds -> the list of its outputs."""
+
+    about: dict  # metadata
+    shape: list  # of the images: [B, H, W, 3] or [B, 3, H, W]; of a file that takes any number or size, not all are numbers
+    dtype: type  # of the images: values are 0-255, BGR
+    run: Callable
+
+
+def open_onnx(onnxruntime, path, threads, providers):
     """best.onnx in onnxruntime."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.log_severity_level = 3  # errors only: it warns about inputs with defaults
+    session = onnxruntime.InferenceSession(str(path), options, providers or ["CPUExecutionProvider"])
+    about = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
+    first, *others = session.get_inputs()
 
-    def __init__(self, onnxruntime, path, threads, providers):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.log_severity_level = 3  # errors only: it warns about inputs with defaults
-        self.session = onnxruntime.InferenceSession(str(path), options, providers or ["CPUExecutionProvider"])
-        written = self.session.get_modelmeta().custom_metadata_map
-        self.about = {name: json.loads(text) for name, text in written.items()}
-        self.images, *self.limits = self.session.get_inputs()
-        self.shape = self.images.shape
-        self.dtype = np.uint8 if self.images.type == "tensor(uint8)" else np.float32
+    def run(images, limits):
+        return session.run(None, {first.name: images, **{x.name: limits[x.name] for x in others}})
 
-    def run(self, images, limits):
-        """Images as the file takes them, and the two thresholds -> the outputs of the file."""
-        limits = {limit.name: limits[limit.name] for limit in self.limits}
-        return self.session.run(None, {self.images.name: images, **limits})
+    return File(about, first.shape, np.uint8 if first.type == "tensor(uint8)" else np.float32, run)
 
 
-class OpenvinoFile:
+def open_openvino(openvino, path, threads, providers):
     """best_openvino/ in OpenVINO."""
+    about, (xml,) = read_metadata(path / "metadata.json"), path.glob("*.xml")
+    options = {"INFERENCE_PRECISION_HINT": "f32"}  # some computers choose fewer bits
+    if threads:
+        options["INFERENCE_NUM_THREADS"] = threads
+    model = openvino.Core().compile_model(str(xml), "CPU", options)
+    first, *others = model.inputs
 
-    def __init__(self, openvino, path, threads, providers):
-        self.about = read_metadata(path)
-        options = (
-            {} if self.about.get("half") else {"INFERENCE_PRECISION_HINT": "f32"}
-        )  # some computers choose fewer bits
-        if threads:
-            options["INFERENCE_NUM_THREADS"] = threads
-        (xml,) = path.glob("*.xml")
-        self.model = openvino.Core().compile_model(str(xml), "CPU", options)
-        self.images, *self.limits = self.model.inputs
-        self.shape = [side.get_length() if side.is_static else None for side in self.images.partial_shape]
-        self.dtype = self.images.element_type.to_dtype()
+    def run(images, limits):
+        outputs = model({first: images, **{x: limits[x.any_name] for x in others}})
+        return [outputs[output] for output in model.outputs]
 
-    def run(self, images, limits):
-        inputs = {self.images: images, **{limit: limits[limit.any_name] for limit in self.limits}}
-        outputs = self.model(inputs)
-        return [outputs[output] for output in self.model.outputs]
+    return File(about, list(first.shape), first.element_type.to_dtype(), run)
 
 
-class NcnnFile:
+def open_ncnn(ncnn, path, threads, providers):
     """best_ncnn/ in ncnn, which takes one image."""
+    about, net = read_metadata(path / "metadata.json"), ncnn.Net()
+    if threads:
+        net.opt.num_threads = threads
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = about["half"]
+    for load, name in ((net.load_param, "model.ncnn.param"), (net.load_model, "model.ncnn.bin")):
+        if load(str(path / name)) != 0:
+            raise ValueError(f"{name} is missing or damaged")
 
-    def __init__(self, ncnn, path, threads, providers):
-        self.ncnn, self.about = ncnn, read_metadata(path)
-        self.shape, self.dtype = (1, 3, *self.about["image_size"]), np.float32
-        self.net = ncnn.Net()
-        if threads:
-            self.net.opt.num_threads = threads
-        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
-            setattr(self.net.opt, option, bool(self.about.get("half")) and "fp16" in option)
-        for load, name in ((self.net.load_param, "model.ncnn.param"), (self.net.load_model, "model.ncnn.bin")):
-            if load(str(path / name)) != 0:
-                raise ValueError(f"{path / name} is missing or damaged")
-
-    def run(self, images, limits):
-        extractor = self.net.create_extractor()
-        extractor.input("in0", self.ncnn.Mat(images[0]))
-        outputs = [extractor.extract(f"out{i}") for i in range(len(self.about["output_names"]))]
+    def run(images, limits):
+        extractor = net.create_extractor()
+        extractor.input("in0", ncnn.Mat(images[0]))
+        outputs = [extractor.extract(f"out{i}") for i in range(len(about["output_names"]))]
         return [np.array(blob)[None] for _, blob in outputs]
 
+    return File(about, [1, 3, *about["image_size"]], np.float32, run)
 
-class TfliteFile:
+
+def open_tflite(litert, path, threads, providers):
     """best.tflite in LiteRT. Its metadata are in a ZIP file behind the model."""
+    about = read_metadata(zipfile.Path(path, "metadata.json"))
+    interpreter = litert.Interpreter(str(path), num_threads=threads or os.cpu_count())
+    model = interpreter.get_signature_runner()
+    ((name, first),) = model.get_input_details().items()
 
-    def __init__(self, litert, path, threads, providers):
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it has no metadata behind the model")
-        with zipfile.ZipFile(path) as file:
-            self.about = json.loads(file.read("metadata.json"))
-        interpreter = litert.Interpreter(str(path), num_threads=threads or os.cpu_count())
-        self.model = interpreter.get_signature_runner()
-        ((self.name, images),) = self.model.get_input_details().items()
-        self.shape, self.dtype = images["shape"].tolist(), images["dtype"]
-
-    def run(self, images, limits):
-        outputs = self.model(**{self.name: images})
+    def run(images, limits):
+        outputs = model(**{name: images})
         return [outputs[f"output_{i}"] for i in range(len(outputs))]
 
-
-class CoremlFile:
-    """best.mlpackage in Core ML, on a Mac only. Nobody has run it yet."""
-
-    def __init__(self, coremltools, path, threads, providers):
-        self.about = read_metadata(path)
-        self.model = coremltools.models.MLModel(str(path))
-        (images,) = self.model.get_spec().description.input
-        self.name, self.shape, self.dtype = images.name, list(images.type.multiArrayType.shape), np.float32
-
-    def run(self, images, limits):
-        outputs = self.model.predict({self.name: images})
-        return [outputs[name] for name in self.about["output_names"]]
+    return File(about, first["shape"].tolist(), first["dtype"], run)
 
 
-RUNTIMES = {  # kind of file -> its class, the module and the package of its runtime
-    ".onnx": (OnnxFile, "onnxruntime", "onnxruntime"),
-    ".tflite": (TfliteFile, "ai_edge_litert.interpreter", "ai-edge-litert"),
-    "openvino": (OpenvinoFile, "openvino", "openvino"),
-    "ncnn": (NcnnFile, "ncnn", "ncnn"),
-    ".mlpackage": (CoremlFile, "coremltools", "coremltools"),
+def open_coreml(coremltools, path, threads, providers):
+    """best.mlpackage in Core ML, on a Mac only. Nobody has run this yet."""
+    model = coremltools.models.MLModel(str(path))
+    about = json.loads(model.user_defined_metadata["thaw"])
+    (first,) = model.get_spec().description.input
+
+    def run(images, limits):
+        outputs = model.predict({first.name: images})
+        return [outputs[name] for name in about["output_names"]]
+
+    return File(about, list(first.type.multiArrayType.shape), np.float32, run)
+
+
+RUNTIMES = {  # kind of file -> what opens it, the module and the package of its runtime
+    ".onnx": (open_onnx, "onnxruntime", "onnxruntime"),
+    ".tflite": (open_tflite, "ai_edge_litert.interpreter", "ai-edge-litert"),
+    "openvino": (open_openvino, "openvino", "openvino"),
+    "ncnn": (open_ncnn, "ncnn", "ncnn"),
+    ".mlpackage": (open_coreml, "coremltools", "coremltools"),
 }
 
 
 def open_file(path, threads, providers):
     """Opens a file of export.py in its runtime, which is imported here. Raises ValueError if one of both cannot be used."""
     kind = path.suffix
-    if kind != ".mlpackage" and path.is_dir():
+    if path.is_dir() and kind != ".mlpackage":
         kind = "ncnn" if (path / "model.ncnn.param").exists() else "openvino"
-    if kind == ".mlpackage" and sys.platform != "darwin":
-        raise ValueError(f"{path} runs on a Mac only: export another format for this computer")
     if kind not in RUNTIMES or not path.exists():
-        raise ValueError(
-            f"{path}: there is no such file of export.py, as best.onnx, best.tflite or the folder best_openvino"
-        )
-    of_kind, module, package = RUNTIMES[kind]
+        kinds = "a file .onnx or .tflite, or a folder _openvino, _ncnn or .mlpackage"
+        raise ValueError(f"{path} is not there, or no export: give {kinds}")
+    if kind == ".mlpackage" and sys.platform != "darwin":
+        raise ValueError(f"{path} runs on a Mac only: export another format")
+    opener, module, package = RUNTIMES[kind]
     try:
         runtime = importlib.import_module(module)
         if runtime.__file__ is None:
-            raise ImportError(f"a folder {module} is not it")
+            raise ImportError(f"the folder {module} is not it")
     except ImportError as error:
         raise ValueError(f"{path} needs a package: pip install {package} ({error})") from error
     try:
-        file = of_kind(runtime, path, threads, providers)
+        file = opener(runtime, path, threads, providers)
     except Exception as error:  # those of the runtimes have no common class
         why = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} cannot be opened ({type(error).__name__}: {why}): export it again") from error
-    if missing := [name for name in REQUIRED if name not in file.about]:
-        raise ValueError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
+    needed = REQUIRED if file.about.get("outputs") != "raw" else REQUIRED + RAW
+    if missing := [name for name in needed if name not in file.about]:
+        raise ValueError(f"{path} has no {', '.join(missing)} in its metadata: export it again")
+    if file.about["version"] != VERSION:
+        raise ValueError(f"{path} is of another version: take the detector.py that export.py wrote next to it")
     return file
 
 
-def read_metadata(folder):
-    """Reads metadata.json of an exported folder."""
-    return json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+def read_metadata(path):
+    """Reads the metadata in a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def draw(image, result):
