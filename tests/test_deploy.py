@@ -1,6 +1,7 @@
 """detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pages import ROOT, text_of
 
 from datasets import demo
 from deploy.detector import Detector
+from deploy.video import read_frames
 from export import Config, main
 from utils.images import FILL, LETTERBOXES, letterbox, read_image
 
@@ -59,10 +61,10 @@ def with_letterbox(file, kind, path):
     return path
 
 
-def test_the_program_needs_three_packages(file):
+def test_the_program_needs_numpy_opencv_and_the_runtime_of_the_file(file):
     text = (file.parent / "detector.py").read_text(encoding="utf-8")
-    packages = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
-    assert packages == {"json", "sys", "dataclasses", "cv2", "numpy", "onnxruntime"}
+    packages = set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)) - {"detector"}  # in its docstring
+    assert packages - sys.stdlib_module_names == {"cv2", "numpy"}
 
 
 CASES = {
@@ -132,9 +134,13 @@ def test_boxes_end_at_the_image_only_if_the_model_clips_them(detector, clip):
 
 
 def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file):
+    """From any folder: one next to it with the name of a room of this project, or of a runtime, does not matter."""
     (tmp_path / "without").mkdir()
     for name in ("torch", "onnx", "utils", "nets", "deploy"):
         (tmp_path / f"without/{name}.py").write_text("raise ImportError('not here')")
+    for name in ("datasets", "metrics", "onnxruntime", "openvino"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "datasets/__init__.py").write_text("raise ImportError('not here')")
     (tmp_path / "detector.py").write_bytes((file.parent / "detector.py").read_bytes())
     image = demo.draw_image(3)[0]
     cv2.imwrite(str(tmp_path / "a.png"), image)
@@ -147,30 +153,70 @@ def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file)
     assert (cv2.imread(str(tmp_path / "drawn.png")) != image).any()
 
 
-@pytest.mark.slow
-def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
-    module = load(file)
+@pytest.mark.parametrize("image", ["a.png", np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))])
+def test_images_that_it_cannot_use_are_named(tmp_path, monkeypatch, file, image):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_text("no image")
-    for image in (str(tmp_path / "a.png"), np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))):
-        with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
-            module.Detector(file)(image)
-    raw = main(Config(str(weights), output=str(tmp_path / "raw.onnx"), check_images=2, outputs="raw"))
-    assert not (tmp_path / "detector.py").exists()  # it needs NMS in the file
-    with pytest.raises(ValueError, match="raw.onnx"):
-        module.Detector(raw)
+    with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
+        load(file).Detector(file)(image)
 
 
-@pytest.mark.parametrize(
-    "words", [("none.onnx", "a.png"), ("FILE", "none.png"), ("FILE", "bad.png"), ("bad.png", "a.png")]
-)
-def test_the_program_ends_with_one_line_for_what_it_cannot_read(tmp_path, file, words):
-    (tmp_path / "bad.png").write_text("no image")
+WRONG = [
+    ("", "drawn.png", "usage"),
+    ("none.onnx", "a.png", "drawn.png", "none.onnx"),
+    ("FILE", "none.png", "drawn.png", "none.png"),
+    ("FILE", "bad.png", "drawn.png", "bad.png"),
+    ("FILE", "video=bad.mp4", "drawn.mp4", "bad.mp4"),
+    ("FILE", "a.png", "a.png", "a.png"),
+    ("FILE", "a.png", "drawn.xyz", "specified extension"),
+    ("bad.onnx", "a.png", "drawn.png", "bad.onnx"),
+    ("foreign.onnx", "a.png", "drawn.png", "foreign.onnx has no version, classes"),
+    ("folder", "a.png", "drawn.png", "folder"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(words[:-1]))
+def test_the_program_ends_with_one_line_for_what_it_cannot_use(tmp_path, file, words):
+    *words, named = [str(file) if word == "FILE" else word for word in words]
+    (tmp_path / "folder").mkdir()
+    for name in ("bad.png", "bad.onnx", "bad.mp4"):
+        (tmp_path / name).write_text("no image")
     cv2.imwrite(str(tmp_path / "a.png"), noise())
-    words = [str(file) if word == "FILE" else word for word in words]
-    program = [sys.executable, str(file.parent / "detector.py"), *words, "drawn.png"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
-    assert next(word for word in words if not word.startswith(("/", "a."))) in done.stderr
+    proto = onnx.load(file)
+    proto.ClearField("metadata_props")
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    program = [sys.executable, str(file.parent / "detector.py"), *words]
+    quiet = os.environ | {"OPENCV_LOG_LEVEL": "SILENT", "OPENCV_FFMPEG_LOGLEVEL": "-8"}
+    done = subprocess.run(program, cwd=tmp_path, env=quiet, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert named in done.stderr and not list(tmp_path.glob("drawn.*"))
+
+
+def test_a_missing_runtime_is_named_with_its_package(tmp_path, monkeypatch, file):
+    module = load(file)
+    (tmp_path / "a.tflite").touch()
+    (tmp_path / "a_openvino").mkdir()
+    (tmp_path / "a_ncnn").mkdir()
+    (tmp_path / "a_ncnn/model.ncnn.param").touch()
+    paths = {"onnxruntime": file, "ai-edge-litert": tmp_path / "a.tflite"}
+    paths |= {name: tmp_path / f"a_{name}" for name in ("openvino", "ncnn")}
+    for _, name, _ in module.RUNTIMES.values():
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises ImportError
+    for package, path in paths.items():
+        with pytest.raises(ValueError, match=f"pip install {package} "):
+            module.Detector(path)
+
+
+def test_the_program_draws_videos(tmp_path, file):
+    frames = [demo.draw_image(number)[0] for number in (3, 4)]
+    writer = cv2.VideoWriter(str(tmp_path / "in.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 5, frames[0].shape[1::-1])
+    for frame in frames:
+        writer.write(frame)
+    writer.release()
+    module = load(file)
+    module.main([str(file), f"video={tmp_path / 'in.mp4'}", str(tmp_path / "out.mp4")])
+    before, after = (list(read_frames(str(tmp_path / name), 1)) for name in ("in.mp4", "out.mp4"))
+    assert len(before) == len(after) == 2 and all((a != b).any() for a, b in zip(before, after, strict=True))
 
 
 @pytest.mark.slow

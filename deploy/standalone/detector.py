@@ -261,7 +261,7 @@ def open_onnx(onnxruntime, path, threads, providers):
 
 def open_openvino(openvino, path, threads, providers):
     """best_openvino/ in OpenVINO."""
-    about, (xml,) = read_metadata(path / "metadata.json"), path.glob("*.xml")
+    about, xml = read_metadata(path / "metadata.json"), next(path.glob("*.xml"), path / "model.xml")
     options = {"INFERENCE_PRECISION_HINT": "f32"}  # some computers choose fewer bits
     if threads:
         options["INFERENCE_NUM_THREADS"] = threads
@@ -367,9 +367,8 @@ def read_metadata(path):
 
 def draw(image, result):
     """Draws the boxes with class names and scores into an image."""
-    for (x1, y1, x2, y2), score, name in zip(
-        result.boxes.round().astype(int).tolist(), result.scores, result.names, strict=True
-    ):
+    boxes = result.boxes.round().astype(int).tolist()
+    for (x1, y1, x2, y2), score, name in zip(boxes, result.scores, result.names, strict=True):
         cv2.rectangle(image, (x1, y1), (x2, y2), (0, 160, 255), 2)
         place, text = (x1, max(y1 - 4, 12)), f"{name} {score:.2f}"
         cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.5, (0, 160, 255), 1)
@@ -382,8 +381,7 @@ def draw_image(detector, source, target):
     for box, score, name in zip(result.boxes, result.scores, result.names, strict=True):
         print(f"{name} {score:.4f} {' '.join(f'{side:.1f}' for side in box)}")
     draw(image, result)
-    if not cv2.imwrite(target, image):
-        raise ValueError(f"{target}: OpenCV cannot write this file")
+    cv2.imencode(Path(target).suffix, image)[1].tofile(target)  # as in `read`
 
 
 def draw_video(detector, source, target):
@@ -393,6 +391,8 @@ def draw_video(detector, source, target):
     while (frame := video.read()[1]) is not None:
         if writer is None:
             writer = cv2.VideoWriter(target, cv2.VideoWriter.fourcc(*"mp4v"), rate, frame.shape[1::-1])
+            if not writer.isOpened():
+                raise ValueError(f"{target}: OpenCV cannot write this video: give a name that ends with .mp4")
         (result,) = detector(frame)
         draw(frame, result)
         writer.write(frame)
@@ -406,20 +406,23 @@ def draw_video(detector, source, target):
 def main(words):
     """Runs the command line."""
     if len(words) != 3:
-        raise ValueError(
-            "usage: python detector.py FILE image.jpg drawn.jpg, or python detector.py FILE video=in.mp4 out.mp4"
-        )
+        command = "python detector.py FILE"
+        raise ValueError(f"usage: {command} image.jpg drawn.jpg, or {command} video=in.mp4 out.mp4")
     file, source, target = words
     is_video, source = source.startswith("video="), source.removeprefix("video=")
     if not os.path.exists(source):
         raise ValueError(f"{source}: there is no such file")
     if os.path.exists(target) and os.path.samefile(source, target):
         raise ValueError(f"{target} is the source: give another name for what is drawn")
-    (draw_video if is_video else draw_image)(Detector(file), source, target)
+    detector = Detector(file)
+    if is_video:
+        draw_video(detector, source, target)
+    else:
+        draw_image(detector, source, target)
 
 
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except Exception as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
+        raise SystemExit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
