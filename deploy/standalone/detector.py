@@ -251,7 +251,7 @@ def open_onnx(onnxruntime, path, threads, providers):
     options.log_severity_level = 3  # errors only: it warns about inputs with defaults
     session = onnxruntime.InferenceSession(str(path), options, providers or ["CPUExecutionProvider"])
     about = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
-    first, *others = session.get_inputs()
+    (first,), others = session.get_inputs(), session.get_overridable_initializers()  # the thresholds have defaults
 
     def run(images, limits):
         return session.run(None, {first.name: images, **{x.name: limits[x.name] for x in others}})
