@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import asdict
 
 import cv2
@@ -17,6 +18,7 @@ from pages import ROOT, text_of
 
 from datasets import demo
 from deploy.detector import Detector
+from deploy.standalone import detector as standalone
 from deploy.video import read_frames
 from export import Config, main
 from utils.images import FILL, LETTERBOXES, letterbox, read_image
@@ -40,6 +42,17 @@ def assert_equal(ours, theirs):
             one, other = getattr(a, field), getattr(b, field)
             assert one.dtype == other.dtype
             np.testing.assert_array_equal(one, other)
+
+
+def assert_close(ours, theirs):
+    """Up to rounding, which may exchange detections with equal scores."""
+    assert sum(map(len, ours)) > 5
+    for a, b in zip(ours, theirs, strict=True):
+        left = list(range(len(b)))
+        for box, score, name in zip(a.boxes, a.scores, a.names, strict=True):
+            near = (np.abs(b.boxes - box).max(1) < 0.05) & (np.abs(b.scores - score) < 1e-4)
+            left.remove(next(i for i in left if near[i] and b.names[i] == name))
+        assert not left
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +238,26 @@ def test_a_changed_program_is_kept_and_reported(tmp_path, weights, capsys):
     main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2))
     assert (tmp_path / "detector.py").read_text() == "# mine"
     assert str(tmp_path / "detector.py") in capsys.readouterr().out
+
+
+def test_the_package_has_the_version_and_license_of_the_project_and_all_runtimes():
+    folder = ROOT / "deploy/standalone"
+    package = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    runtimes = sum(package["optional-dependencies"].values(), [])
+    assert package["version"] == project["version"]
+    assert sorted(runtimes) == sorted(package for _, _, package in standalone.RUNTIMES.values())
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"])
+def test_raw_files_give_the_results_of_their_checkpoint(tmp_path, name):
+    weights = lively_checkpoint(tmp_path / "best.pt", name=name)
+    file = main(Config(str(weights), outputs="raw", check_images=2))
+    images = [demo.draw_image(number)[0] for number in range(4)]
+    limits = {"confidence": 0.35, "nms_iou": 0.6}
+    assert_close(standalone.Detector(file, **limits)(images), Detector(weights, **limits)(images))
 
 
 def test_the_page_explains_all_metadata_and_constants(file):
