@@ -261,5 +261,7 @@ def test_raw_files_give_the_results_of_their_checkpoint(tmp_path, name):
 
 
 def test_the_page_explains_all_metadata_and_constants(file):
-    names = {entry.key for entry in onnx.load(file).metadata_props} | {"shapes"} | set(asdict(Config()))
+    names = (
+        {entry.key for entry in onnx.load(file).metadata_props} | {"shapes", *standalone.RAW} | set(asdict(Config()))
+    )
     assert len(names) > 15 and [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
