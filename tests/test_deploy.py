@@ -183,7 +183,7 @@ WRONG = [
     ("FILE", "a.png", "a.png", "a.png"),
     ("FILE", "a.png", "drawn.xyz", "specified extension"),
     ("bad.onnx", "a.png", "drawn.png", "bad.onnx"),
-    ("foreign.onnx", "a.png", "drawn.png", "foreign.onnx has no version, classes"),
+    ("foreign.onnx", "a.png", "drawn.png", "foreign.onnx has no valid version, classes"),
     ("folder", "a.png", "drawn.png", "folder"),
 ]
 

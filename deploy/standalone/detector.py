@@ -26,8 +26,11 @@ import cv2
 import numpy as np
 
 VERSION = 1  # of the metadata
-REQUIRED = "version classes image_size letterbox padding value_range clip outputs confidence nms_iou max_detections half".split()
-RAW = ["strides", "output_names"]  # metadata, too, of files with outputs=raw
+REQUIRED = dict(
+    version=int, classes=list, image_size=list, letterbox=str, padding=int, clip=bool, half=bool
+)  # metadata
+REQUIRED |= dict(outputs=str, confidence=(int, float), nms_iou=(int, float), max_detections=int)
+RAW = dict(strides=list, output_names=list)  # metadata of files with outputs=raw
 MAX_CANDIDATES = 3000  # boxes of a head before NMS
 FAR = 1e4  # pixels: NMS clips boxes to +-FAR and moves each class by 2 * FAR, so that classes never overlap
 EPS = 1e-9  # added to products of scores in PicoDet
@@ -125,7 +128,7 @@ class Detector:
 
     def read(self, path):
         """Reads an image file -> uint8 [H, W, 3] BGR. The values of 16-bit files are scaled as in training."""
-        low, high = self.about["value_range"] or (0, 65535)
+        low, high = self.about.get("value_range") or (0, 65535)
         flags = cv2.IMREAD_COLOR
         if high - low < 65535:
             flags |= cv2.IMREAD_ANYDEPTH
@@ -352,9 +355,9 @@ def open_file(path, threads, providers):
     except Exception as error:  # those of the runtimes have no common class
         why = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} cannot be opened ({type(error).__name__}: {why}): export it again") from error
-    needed = REQUIRED if file.about.get("outputs") != "raw" else REQUIRED + RAW
-    if missing := [name for name in needed if name not in file.about]:
-        raise ValueError(f"{path} has no {', '.join(missing)} in its metadata: export it again")
+    needed = REQUIRED if file.about.get("outputs") != "raw" else REQUIRED | RAW
+    if wrong := [name for name, kind in needed.items() if not isinstance(file.about.get(name), kind)]:
+        raise ValueError(f"{path} has no valid {', '.join(wrong)} in its metadata: export it again")
     if file.about["version"] != VERSION:
         raise ValueError(f"{path} is of another version: take the detector.py that export.py wrote next to it")
     return file
