@@ -26,11 +26,19 @@ import cv2
 import numpy as np
 
 VERSION = 1  # of the metadata
-REQUIRED = dict(
-    version=int, classes=list, image_size=list, letterbox=str, padding=int, clip=bool, half=bool
-)  # metadata
-REQUIRED |= dict(outputs=str, confidence=(int, float), nms_iou=(int, float), max_detections=int)
-RAW = dict(strides=list, output_names=list)  # metadata of files with outputs=raw
+REQUIRED = {  # metadata and their types
+    "version": int,
+    "classes": list,
+    "image_size": list,
+    "letterbox": str,
+    "padding": int,
+    "clip": bool,
+    "outputs": str,
+    "confidence": int | float,
+    "nms_iou": int | float,
+    "max_detections": int,
+}
+RAW = {"strides": list, "output_names": list}  # in files with outputs=raw, too
 MAX_CANDIDATES = 3000  # boxes of a head before NMS
 FAR = 1e4  # pixels: NMS clips boxes to +-FAR and moves each class by 2 * FAR, so that classes never overlap
 EPS = 1e-9  # added to products of scores in PicoDet
@@ -283,7 +291,7 @@ def open_ncnn(ncnn, path, threads, providers):
     about, net = read_metadata(path / "metadata.json"), ncnn.Net()
     if threads:
         net.opt.num_threads = threads
-    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = about["half"]
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = about.get("half", False)
     for load, name in ((net.load_param, "model.ncnn.param"), (net.load_model, "model.ncnn.bin")):
         if load(str(path / name)) != 0:
             raise ValueError(f"{name} is missing or damaged")
