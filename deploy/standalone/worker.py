@@ -48,12 +48,10 @@ def predict(detector, images, min_score, nms_iou):
 
 def main(path, threads):
     """Opens the file, and sends its metadata or an error. Then predicts the image of each request, until there is none."""
-    from detector import (
-        Detector,
-    )  # the file next to this one; the program that starts this process does not import it so
-
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a runtime prints must not come between the arrays
+    from detector import Detector  # the file next to this one, which only this process can import so
+
     try:
         detector = Detector(path, threads=threads)
     except ValueError as error:
