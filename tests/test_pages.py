@@ -38,6 +38,7 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r"torchrun \.\.\.": "the options are those of the command that is resumed",
     r".*(--nnodes|cuda:all)": "test_nodes.py and test_simulated_gpu.py do the same",
     r"#!|# ray_train|python ray_train|# sagemaker": "test_engines.py runs those that need no account",
+    r"python export\.py .*(format|check)=": "need packages of their own; test_formats.py runs what is installed",
     r"python detector": "test_deploy.py runs the program next to an exported file",
     r".*(model=resnet_18|optimizer=nadam)": "test_extend.py runs them after the change of the page",
     r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs some, and compiles the others",
