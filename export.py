@@ -121,7 +121,7 @@ def main(cfg: Config) -> Path:
                     quantize(temporary, *int8_data, cfg.int8_loss)
             print(f"{file}  {size_of(file) / 2**20:.1f} MiB")
         except (ExportError, CheckpointError) as error:
-            failed.append(f"format={kind}: no file was written. {str(error).replace(str(temporary), str(file))}")
+            failed.append(f"format={kind}: no file was written: {str(error).replace(str(temporary), str(file))}")
     if len(failed) < len(files):
         print(copy_detector(file.parent))
     if failed:

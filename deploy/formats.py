@@ -64,6 +64,7 @@ def convert(kind: str, model: DetectionModel, about: Mapping[str, Any], target: 
 
     It has the raw outputs of the network, which detector.py decodes. `about`: its metadata. Raises ExportError.
     """
+    python = python_for(kind)
     graph = RawGraph(model, False, about["image_size"]).eval()
     about = {
         "version": VERSION,
@@ -82,7 +83,7 @@ def convert(kind: str, model: DetectionModel, about: Mapping[str, Any], target: 
         metadata.write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         with torch.no_grad():
             torch.export.save(torch.export.export(graph, (torch.zeros(1, 3, *about["image_size"]),)), network)
-        run_converter(kind, [str(network), str(target), str(metadata)])
+        run_converter(python, kind, [str(network), str(target), str(metadata)])
         if target.is_dir():
             shutil.copyfile(metadata, target / METADATA)
         else:
@@ -90,9 +91,9 @@ def convert(kind: str, model: DetectionModel, about: Mapping[str, Any], target: 
                 end.write(metadata, METADATA)
 
 
-def run_converter(kind: str, words: list[str]) -> None:
+def run_converter(python: list[str], kind: str, words: list[str]) -> None:
     """Runs converters.py in a process of its own. Raises ExportError with a fix if it fails, or takes longer than TIMEOUT."""
-    command = [*python_for(kind), converters.__file__, kind, *words]
+    command = [*python, converters.__file__, kind, *words]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -107,7 +108,8 @@ def run_converter(kind: str, words: list[str]) -> None:
         log.seek(0)
         lines = log.read().decode(errors="replace").strip().splitlines()
     last = lines[-1][:300] if lines else "it printed nothing"
-    raise ExportError(f"format={kind}: the converter {why}; no file was written ({last}). {fix_of(kind)}")
+    tested = " ".join(FORMATS[kind].packages)
+    raise ExportError(f"the converter {why} ({last}); it was tested with other versions, perhaps: pip install {tested}")
 
 
 def end(process: subprocess.Popen) -> None:
@@ -120,21 +122,23 @@ def end(process: subprocess.Popen) -> None:
 
 
 def python_for(kind: str) -> list[str]:
-    """Returns the command of a Python that has the packages of a format: this one, or one that uv makes for this call.
+    """Returns the command of a Python that has the converter of a format: this one, or one that uv makes for this call.
 
-    Raises ExportError with a fix if the converter needs another PyTorch than the newest one, and neither it nor uv is here.
+    Raises ExportError if packages are missing. A converter that needs another PyTorch than the newest one runs in an environment
+    of its own, unless it is installed here.
     """
     row = FORMATS[kind]
-    module = row.packages[0].partition("=")[0].replace("-", "_")
-    if not row.torch or importlib.util.find_spec(module):
-        return [sys.executable]
+    own = bool(row.torch) and not is_here(row.packages[0])
+    needed = [row.runtime] if own else [*row.packages, row.runtime]
     places = [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
     uv = shutil.which("uv", path=os.pathsep.join(places))
-    if uv is None:
-        needs = f"format={kind} needs {row.packages[0]}, which needs torch{row.torch}"
-        raise ExportError(
-            f"{needs}: pip install uv, with which it runs in an environment of its own; yours stays as it is"
-        )
+    missing = [package for package in dict.fromkeys(needed) if not is_here(package)]
+    if own and uv is None:
+        missing.append("uv")
+    if missing:
+        raise ExportError(f"packages are missing: pip install {' '.join(missing)}")
+    if uv is None or not own:
+        return [sys.executable]
     packages = [word for package in (*row.packages, f"torch{row.torch}") for word in ("--with", package)]
     print(
         f"format={kind} runs in an environment of its own, which uv keeps; the first time it downloads some gigabytes"
@@ -142,10 +146,9 @@ def python_for(kind: str) -> list[str]:
     return [uv, "run", "--quiet", "--isolated", "--no-project", "--python", sys.executable, *packages, "python"]
 
 
-def fix_of(kind: str) -> str:
-    """Returns what to do after a converter has failed."""
-    row = FORMATS[kind]
-    return f"It was tested with {', '.join(row.packages)}: pip install {' '.join(row.packages)}"
+def is_here(package: str) -> bool:
+    """Returns whether a package of pip, such as litert-torch==0.10.0, can be imported."""
+    return importlib.util.find_spec(package.partition("=")[0].replace("-", "_")) is not None
 
 
 def metadata_of(path: Path) -> dict[str, Any]:

@@ -65,10 +65,11 @@ def program(path, text):
 @pytest.mark.parametrize("how", ENDINGS)
 def test_a_converter_that_fails_costs_a_line_and_leaves_nothing(weights, tmp_path, monkeypatch, how):
     shutil.copy(weights, tmp_path / "best.pt")
+    monkeypatch.setattr(formats, "is_here", lambda package: True)
     monkeypatch.setattr(formats.converters, "__file__", program(tmp_path / "fake.py", ENDINGS[how]))
     monkeypatch.setattr(formats, "TIMEOUT", 2.0 if how == "hang" else 60.0)
     before = sorted(tmp_path.iterdir())
-    with refused(ExportError, "format=openvino", "pip install openvino==", *{"hang": ["2 seconds"]}.get(how, ["code"])):
+    with refused(ExportError, "format=openvino", "pip install openvino==", "2 seconds" if how == "hang" else "code"):
         main(Config(str(tmp_path / "best.pt"), format=("openvino",), check_images=2))
     assert sorted(tmp_path.iterdir()) == before
 
@@ -77,6 +78,7 @@ def test_the_other_formats_are_written_and_what_cannot_be_compared_is_called_so(
     shutil.copy(weights, tmp_path / "best.pt")
     text = "import os, sys\nif sys.argv[1] == 'ncnn': sys.exit(1)\nos.mkdir(sys.argv[3])\n"
     monkeypatch.setattr(formats.converters, "__file__", program(tmp_path / "fake.py", text))
+    monkeypatch.setattr(formats, "is_here", lambda package: True)
     monkeypatch.setattr(sys, "platform", "linux")
     with refused(ExportError, "format=ncnn", "pnnx"):
         main(Config(str(tmp_path / "best.pt"), format=("ncnn", "coreml"), check_images=2))
@@ -89,16 +91,19 @@ def test_the_other_formats_are_written_and_what_cannot_be_compared_is_called_so(
         main(Config(str(tmp_path / "best.pt"), format=("coreml",), check_images=2, half=True))
 
 
-def test_a_converter_for_another_pytorch_runs_in_an_environment_of_its_own(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_missing_packages_are_named_and_another_pytorch_gets_an_environment_of_its_own(monkeypatch, tmp_path):
+    here = {"ai-edge-litert==2.3.0", "ncnn==1.0.20261020"}
+    monkeypatch.setattr(formats, "is_here", here.__contains__)
     monkeypatch.setattr(formats.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", "")
-    with refused(ExportError, "format=litert", "torch<2.15", "pip install uv"):
-        formats.python_for("litert")
+    for kind, fix in (("litert", "pip install uv"), ("ncnn", "pip install pnnx==20261020")):
+        with refused(ExportError, fix):
+            formats.python_for(kind)
     (tmp_path / "uv").touch(0o755)
     command = formats.python_for("litert")
     assert command[0] == str(tmp_path / "uv") and {"--isolated", "torch<2.15", "litert-torch==0.10.0"} <= set(command)
-    assert formats.python_for("openvino") == [sys.executable]  # whose packages the user installs
+    here |= {"litert-torch==0.10.0"}
+    assert formats.python_for("litert") == [sys.executable]
 
 
 @pytest.mark.parametrize(
