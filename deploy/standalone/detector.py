@@ -291,7 +291,6 @@ def open_ncnn(ncnn, path, threads, providers):
     about, net = read_metadata(path / "metadata.json"), ncnn.Net()
     if threads:
         net.opt.num_threads = threads
-    net.opt.lightmode = False  # with it, which only saves memory, ncnn 20261020 ends the process in PicoDet
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = about.get("half", False)
     for load, name in ((net.load_param, "model.ncnn.param"), (net.load_model, "model.ncnn.bin")):
         if load(str(path / name)) != 0:
@@ -299,7 +298,9 @@ def open_ncnn(ncnn, path, threads, providers):
 
     def run(images, limits):
         extractor = net.create_extractor()
-        extractor.input("in0", ncnn.Mat(images[0]))
+        extractor.input(
+            "in0", ncnn.Mat(images[0]).clone()
+        )  # ncnn ends the process if it must copy an array of NumPy itself
         outputs = [extractor.extract(f"out{i}") for i in range(len(about["output_names"]))]
         return [np.array(blob)[None] for _, blob in outputs]
 
