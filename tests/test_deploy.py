@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -18,6 +19,7 @@ from pages import ROOT, text_of
 
 from datasets import demo
 from deploy.detector import Detector
+from deploy.formats import FORMATS
 from deploy.standalone import detector as standalone
 from deploy.video import read_frames
 from export import Config, main
@@ -46,7 +48,7 @@ def assert_equal(ours, theirs):
 
 def assert_close(ours, theirs):
     """Up to rounding, which may exchange detections with equal scores."""
-    assert sum(map(len, ours)) > 5
+    assert sum(len(result.scores) for result in ours) > 5
     for a, b in zip(ours, theirs, strict=True):
         left = list(range(len(b)))
         for box, score, name in zip(a.boxes, a.scores, a.names, strict=True):
@@ -250,14 +252,34 @@ def test_the_package_has_the_version_and_license_of_the_project_and_all_runtimes
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+PROGRAM = """
+import sys
+import numpy as np
+from detector import Detector
+results = Detector(sys.argv[1], confidence=0.35, nms_iou=0.6)(["0.png", "1.png", "2.png"])
+for number, result in enumerate(results):
+    np.savez(f"{number}.npz", boxes=result.boxes, scores=result.scores, names=result.names)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"])
-def test_raw_files_give_the_results_of_their_checkpoint(tmp_path, name):
-    weights = lively_checkpoint(tmp_path / "best.pt", name=name)
-    file = main(Config(str(weights), outputs="raw", check_images=2))
-    images = [demo.draw_image(number)[0] for number in range(4)]
-    limits = {"confidence": 0.35, "nms_iou": 0.6}
-    assert_close(standalone.Detector(file, **limits)(images), Detector(weights, **limits)(images))
+@pytest.mark.parametrize("kind", ["onnx", "openvino", "litert", "ncnn"])
+def test_files_of_every_format_give_the_results_of_their_checkpoint(tmp_path, kind, name):
+    """In a folder with nothing else, and in a process of its own, since a runtime may crash."""
+    for package in (*FORMATS[kind].packages, FORMATS[kind].runtime):
+        pytest.importorskip(package.partition("=")[0].replace("-", "_"), reason=f"pip install {package}")
+    weights = lively_checkpoint(tmp_path / "best.pt", name=name, image_size=(128, 192))
+    options = {"outputs": "raw"} if kind == "onnx" else {}
+    file = main(Config(str(weights), output=str(tmp_path / f"a/best{FORMATS[kind].suffix}"), format=(kind,), **options))
+    images = [demo.draw_image(number)[0] for number in range(3)]
+    for number, image in enumerate(images):
+        cv2.imwrite(str(file.parent / f"{number}.png"), image)
+    command = [sys.executable, "-c", PROGRAM, file.name]
+    done = subprocess.run(command, cwd=file.parent, env={}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ours = [SimpleNamespace(**np.load(file.parent / f"{number}.npz")) for number in range(3)]
+    assert_close(ours, Detector(weights, confidence=0.35, nms_iou=0.6)(images))
 
 
 def test_the_page_explains_all_metadata_and_constants(file):
