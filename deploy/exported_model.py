@@ -185,7 +185,7 @@ class OwnProcess:
             lines = self.log.read().decode(errors="replace").strip().splitlines()
             if lines:
                 why += f" ({lines[-1][:300]})"
-            fix = "try an image_size= in multiples of 64 at the export, or another format="
+            fix = "export it again, or to another format="
             raise CheckpointError(f"{self.path}: the process of its runtime {why}: {fix}") from None
         finally:
             timer.cancel()
