@@ -164,7 +164,7 @@ def refuse_missing(path: Path) -> None:
 
 def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
     """Returns the error of a file that the reader refuses. `zipped`: it has PyTorch's present format."""
-    if path.suffix == ".onnx":
+    if path.suffix in (".onnx", ".tflite"):
         return CheckpointError(f"{path} is an exported file, not weights: name the .pt file that it came from")
     if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
         return CheckpointError(
