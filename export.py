@@ -15,7 +15,7 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -99,29 +99,21 @@ def main(cfg: Config) -> Path:
     for file in files.values():
         require_same_kind(file, about | {"int8": cfg.int8})
 
-    # ---- the images to compare on, and the data for 8 bits
-    images, source = find_images(cfg.images, loaded, cfg.check_images)
-    int8_data = read_data(cfg.train, cfg.val, loaded) if cfg.int8 else None
-    loader = val_loader(cfg.val, loaded) if cfg.val and not cfg.int8 else None
+    # ---- the images to compare on, and the data of the mAP
+    data = find_data(cfg, loaded)
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
-    derived |= {"file": show([*files.values()] or cfg.check), "compared on": f"{len(images)} {source}"}
+    derived |= {"file": show([*files.values()] or cfg.check), "compared on": f"{len(data.images)} {data.source}"}
     print(constants_text(cfg, cfg, derived))
     if cfg.check:
-        return check_file(Path(cfg.check), loaded, images, loader)
+        return check_file(Path(cfg.check), loaded, data)
 
     # ---- the files, each of which gets its name only if it detects what PyTorch detects
     failed = []
     for kind, file in files.items():
         try:
-            with replaced(file) as temporary:
-                write_file(kind, temporary, cfg, loaded, about)
-                if UNCHECKED not in file.name:
-                    compare(temporary, loaded, images, loader)
-                if int8_data:
-                    quantize(temporary, *int8_data, cfg.int8_loss)
-            print(f"{file}  {size_of(file) / 2**20:.1f} MiB")
+            write_file(kind, file, cfg, loaded, about, data)
         except (ExportError, CheckpointError) as error:
-            failed.append(f"format={kind}: no file was written: {str(error).replace(str(temporary), str(file))}")
+            failed.append(f"format={kind}: no file was written: {error}")
     if len(failed) < len(files):
         print(copy_detector(file.parent))
     if failed:
@@ -184,8 +176,40 @@ def require_possible(cfg: Config) -> None:
         raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
 
 
-def write_file(kind: str, path: Path, cfg: Config, loaded: load.Loaded, about: dict[str, Any]) -> None:
-    """Writes the model as a file of a format."""
+class CheckData(NamedTuple):
+    """What the files are checked with."""
+
+    images: list[np.ndarray]  # uint8 [H, W, 3] BGR
+    source: str  # of the images
+    loader: Loader | None  # validation data, for the mAP
+    calibration: list[np.ndarray] | None  # for 8 bits: training images, letterboxed
+
+
+def find_data(cfg: Config, loaded: load.Loaded) -> CheckData:
+    """Reads what the files are checked with."""
+    images, source = find_images(cfg.images, loaded, cfg.check_images)
+    if cfg.int8:
+        calibration, loader = read_data(cfg.train, cfg.val, loaded)
+        return CheckData(images, source, loader, calibration)
+    return CheckData(images, source, val_loader(cfg.val, loaded) if cfg.val else None, None)
+
+
+def write_file(kind: str, file: Path, cfg: Config, loaded: load.Loaded, about: dict[str, Any], data: CheckData) -> None:
+    """Writes the model in a format. Raises ExportError, and leaves no file, if it does not detect what the model detects."""
+    with replaced(file) as path:
+        try:
+            write_unchecked(kind, path, cfg, loaded, about)
+            if UNCHECKED not in file.name:
+                compare(path, loaded, data)
+            if data.calibration and data.loader:
+                quantize(path, data.calibration, data.loader, cfg.int8_loss)
+        except (ExportError, CheckpointError) as error:
+            raise ExportError(str(error).replace(str(path), str(file))) from error
+    print(f"{file}  {size_of(file) / 2**20:.1f} MiB")
+
+
+def write_unchecked(kind: str, path: Path, cfg: Config, loaded: load.Loaded, about: dict[str, Any]) -> None:
+    """Writes the model in a format."""
     model = copy.deepcopy(loaded.model).fuse()
     if kind == "onnx":
         write(path, model, about, cfg.batch_size, cfg.uint8_input)
@@ -193,17 +217,17 @@ def write_file(kind: str, path: Path, cfg: Config, loaded: load.Loaded, about: d
         convert(kind, model, about, path)
 
 
-def compare(path: Path, loaded: load.Loaded, images: list[np.ndarray], loader: Loader | None) -> None:
-    """Compares a file with the model on images, and with a `loader` of data their mAP. Raises ExportError if they differ."""
-    verify(path, loaded.model, images, loaded.classes)
-    if loader:
-        measure("PyTorch", loaded.model, loader)
-        measure(path.name, ExportedModel(path), loader)
+def compare(path: Path, loaded: load.Loaded, data: CheckData) -> None:
+    """Compares a file with the model on images, and, if there are data and no 8 bits, their mAP. Raises ExportError."""
+    verify(path, loaded.model, data.images, loaded.classes)
+    if data.loader and not data.calibration:
+        measure("PyTorch", loaded.model, data.loader)
+        measure(path.name, ExportedModel(path), data.loader)
 
 
-def check_file(path: Path, loaded: load.Loaded, images: list[np.ndarray], loader: Loader | None) -> Path:
+def check_file(path: Path, loaded: load.Loaded, data: CheckData) -> Path:
     """Compares a file that exists with the model, and returns its name. If that says that it is unchecked, it is renamed."""
-    compare(path, loaded, images, loader)
+    compare(path, loaded, data)
     checked = path.with_name(path.name.replace(UNCHECKED, ""))
     if checked != path:
         if checked.exists():

@@ -76,7 +76,7 @@ def write(kind: str, file: Path, loaded: load.Loaded) -> float:
     """Writes a file with raw outputs and returns the seconds that it took."""
     begin, about = time.perf_counter(), export.description(export.Config(outputs="raw"), loaded)
     if kind == "onnx":
-        export.write_file(kind, file, export.Config(outputs="raw"), loaded, about)
+        export.write_unchecked(kind, file, export.Config(outputs="raw"), loaded, about)
     else:
         convert(kind, copy.deepcopy(loaded.model).fuse(), about, file)
     return time.perf_counter() - begin
