@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -171,16 +172,14 @@ class OwnProcess:
 
     def _reply(self) -> list[np.ndarray]:
         """Waits for a reply. Raises CheckpointError with the reason if the process ends, or takes longer than TIMEOUT."""
-        timer = Timer(TIMEOUT, self.process.kill)
+        begin, timer = time.monotonic(), Timer(TIMEOUT, self.process.kill)
         timer.start()
         try:
             return worker.receive(self.process.stdout)
         except EOFError:
-            why = (
-                f"took longer than {TIMEOUT:g} seconds"
-                if not timer.is_alive()
-                else f"ended with code {self.process.wait()}"
-            )
+            code = self.process.wait()
+            is_late = time.monotonic() - begin >= TIMEOUT
+            why = f"took longer than {TIMEOUT:g} seconds" if is_late else f"ended with code {code}"
             self.log.seek(0)
             lines = self.log.read().decode(errors="replace").strip().splitlines()
             if lines:
