@@ -271,7 +271,8 @@ def test_files_of_every_format_give_the_results_of_their_checkpoint(tmp_path, ki
         pytest.importorskip(package.partition("=")[0].replace("-", "_"), reason=f"pip install {package}")
     weights = lively_checkpoint(tmp_path / "best.pt", name=name, image_size=(128, 192))
     options = {"outputs": "raw"} if kind == "onnx" else {}
-    file = main(Config(str(weights), output=str(tmp_path / f"a/best{FORMATS[kind].suffix}"), format=(kind,), **options))
+    output = str(tmp_path / f"a/best{FORMATS[kind].suffix}")
+    file = main(Config(str(weights), output=output, format=(kind,), check_images=2, **options))
     images = [demo.draw_image(number)[0] for number in range(3)]
     for number, image in enumerate(images):
         cv2.imwrite(str(file.parent / f"{number}.png"), image)
