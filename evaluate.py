@@ -41,7 +41,7 @@ from utils.text import aligned, in_points, metric
 @dataclass(frozen=True)
 class Config(Constants):
     # what everyone sets
-    checkpoint: str | None = None  # .pt, exported file, name of a run; none: official weights of model=, or the newest run
+    checkpoint: str | None = None  # .pt, exported file or name of a run; none: weights of model=, or the newest run
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the run
     output: str | None = None  # a folder; none: a new one next to the checkpoint (others: in runs)
     # for official weights, which do not contain it
