@@ -42,7 +42,7 @@ class Format(NamedTuple):
 
 
 FORMATS = {  # onnx is written by this program, with more options; converters.py writes the others
-    "onnx": Format(".onnx", ("onnx", "onnxscript"), "onnxruntime", "all computers; the fastest on x86 CPUs"),
+    "onnx": Format(".onnx", ("onnx", "onnxscript"), "onnxruntime", "all computers"),
     "openvino": Format("_openvino", ("openvino==2026.4.1",), "openvino==2026.4.1", "Intel CPUs, GPUs and NPUs"),
     "litert": Format(
         ".tflite", ("litert-torch==0.10.0",), "ai-edge-litert==2.3.0", "Android, Raspberry Pi", False, "<2.15"
