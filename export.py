@@ -156,20 +156,20 @@ def description(cfg: Config, loaded: load.Loaded) -> dict[str, Any]:
 
 def require_possible(cfg: Config) -> None:
     """Raises ConfigError for formats that do not exist, or that do not have what other constants ask for."""
+    known = ", ".join(f"{name} ({row.use})" for name, row in FORMATS.items())
+    if not cfg.format:
+        raise ConfigError(f"format=(): choose of {known}")
     for kind in cfg.format:
         if kind not in FORMATS:
             near = difflib.get_close_matches(kind, FORMATS, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(
-                f"format={kind}: {hint}Choose of: {', '.join(FORMATS)}; docs/deploy.md has ways to others"
-            )
+            raise ConfigError(f"format={kind}: {hint}Choose of {known}")
+        missing = [name for name in ONNX_ONLY if kind != "onnx" and getattr(cfg, name) != getattr(Config, name)]
         if cfg.half and not FORMATS[kind].half:
-            raise ConfigError(f"half=true does not exist for format={kind}: leave one of them out")
-        for name in ONNX_ONLY:
-            if kind != "onnx" and getattr(cfg, name) != getattr(Config, name):
-                raise ConfigError(
-                    f"{name}={show(getattr(cfg, name))} does not exist for format={kind}: leave one of them out"
-                )
+            missing.append("half")
+        for name in missing:
+            given = f"{name}={show(getattr(cfg, name))}"
+            raise ConfigError(f"{given} does not exist for format={kind}: leave one of them out")
     if cfg.outputs == "raw" and (cfg.dynamic_size or cfg.batch_size == 0):
         raise ConfigError("outputs=raw is for converters, which need fixed shapes: no dynamic_size, and a batch_size")
     if cfg.int8 and cfg.half:

@@ -36,6 +36,7 @@ STANDALONE = Path(__file__).parents[1] / "deploy/standalone"
 HEAD = """# Exported files
 
 Written by `python -m benchmarks.exported`; its first lines say what the columns are.
+
 Random weights amplify rounding: there the differences are those of folding the batch norms, in onnxruntime, too."""
 # Prints the milliseconds of the CPU per call, of `calls` calls.
 TIMER = """

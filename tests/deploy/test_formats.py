@@ -109,7 +109,8 @@ def test_missing_packages_are_named_and_another_pytorch_gets_an_environment_of_i
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"format": ("tflit",)}, ["format=tflit", "openvino, litert, ncnn"]),
+        ({"format": ("tflit",)}, ["format=tflit", "openvino", "litert", "ncnn"]),
+        ({"format": ()}, ["format=()", "onnx"]),
         ({"format": ("onnx", "litert"), "half": True}, ["half=true", "format=litert"]),
         ({"format": ("openvino",), "int8": True}, ["int8=true", "format=openvino"]),
         ({"format": ("ncnn",), "batch_size": 2}, ["batch_size=2", "format=ncnn"]),
