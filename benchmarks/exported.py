@@ -35,9 +35,7 @@ from utils.images import images_under, letterbox, read_image
 STANDALONE = Path(__file__).parents[1] / "deploy/standalone"
 HEAD = """# Exported files
 
-Written by `python -m benchmarks.exported`; its first lines say what the columns are.
-
-Random weights amplify rounding: there the differences are those of folding the batch norms, in onnxruntime, too."""
+Written by `python -m benchmarks.exported`; its first lines say what the columns are."""
 # Prints the milliseconds of the CPU per call, of `calls` calls.
 TIMER = """
 import sys, time
@@ -70,9 +68,13 @@ def varied(name: str, side: int, images: torch.Tensor) -> load.Loaded:
     """Returns a model with random weights whose outputs vary."""
     torch.manual_seed(0)
     model = nets.build(name, 80)
-    for predictor in (*model.head.class_predictors, *model.head.box_predictors):
-        torch.nn.init.normal_(predictor.weight, std=predictor.weight[0].numel() ** -0.5)
+    for weights in model.parameters():
+        if weights.ndim > 1:
+            torch.nn.init.normal_(weights, std=weights[0].numel() ** -0.5)
     adapt_batch_norms(model, images)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # a nearly constant channel would amplify rounding
+            module.running_var.clamp_(min=module.running_var.mean())
     return load.Loaded(model, tuple(f"class {i}" for i in range(80)), (side, side), {}, Path(name), 0.3, name)
 
 
