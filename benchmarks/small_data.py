@@ -5,6 +5,9 @@
 
 Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
 resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
+
+LibreYOLO has its defaults, its schedule scaled to the length, and its best learning rate: `stage=choose` measures five settings
+on data that are not reported, with one seed; `stage=report` has 15 or 20 epochs and three seeds, and `stage=long` 60 epochs.
 """
 
 import itertools
