@@ -37,6 +37,7 @@ KINDS = {
     "masks": "half of the classes in each image, the others not annotated",
     "filled": "half of the classes in each image, the others labeled by teachers",
     "unsure": "the same, but not annotated where the teachers are unsure",
+    "long": "half of the classes in each image, the others not annotated, as many steps as teachers and student",
     "half": "half of the images, with all labels",
     "full": "all labels",
 }
@@ -92,15 +93,14 @@ def plan(cfg: Config) -> Iterator[dict[str, Any]]:
 def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Trains a run, and returns the metrics of its last epoch on validation images with all labels."""
     train_data, val_data = read(cfg.data, key["data"])
-    epochs = key["epochs"] * {"half": 2, "long": 2}.get(
-        key["kind"], 1
-    )  # half of the images in as many steps; or more steps
+    doubled = key["kind"] in ("half", "long")  # half of the images in as many steps; or twice as many steps
+    epochs = key["epochs"] * (2 if doubled else 1)
     folder = Path(cfg.output) / "_".join(map(str, key.values()))
     begin = time.perf_counter()
     run = trained(folder, labeled(train_data, key, cfg), val_data, epochs, key, cfg)
     minutes = (time.perf_counter() - begin) / 60
     evaluated = folder / "evaluation"
-    options = {"report": False, "device": "cpu", "workers": 0, "output": str(evaluated)}
+    options: dict[str, Any] = {"report": False, "device": "cpu", "workers": 0, "output": str(evaluated)}
     evaluate.main(evaluate.Config(checkpoint=str(run / "last.pt"), data=str(folder / "val.json"), **options))
     _, annotated = groups(val_data, key["seed"])
     return {**metrics_of(evaluated, annotated), "minutes": minutes}
@@ -141,7 +141,7 @@ def labeled(data: Annotations, key: dict[str, Any], cfg: Config) -> Annotations:
         return data.select(np.sort(np.random.default_rng((seed, 43)).permutation(len(data))[: len(data) // 2]))
     _, annotated = groups(data, seed)
     kept = data.keep_boxes(annotated[data.image_of_boxes(), data.labels])
-    if kind == "masks":
+    if kind in ("masks", "long"):
         return kept.with_annotated(annotated)
     return kept if kind == "naive" else filled(kept, annotated, key, cfg)
 
@@ -209,8 +209,8 @@ def teach(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
         for name, threshold in load(run / "best.pt")["thresholds"].items():
             if classes[train_data.classes.index(name)]:
                 thresholds[train_data.classes.index(name)] = threshold
-        for image, found in zip(others, suspects.detect(run / "best.pt", train_data.select(others)), strict=True):
-            columns.append((np.full(len(found[1]), image), *found))
+        for index, found in zip(others, suspects.detect(run / "best.pt", train_data.select(others)), strict=True):
+            columns.append((np.full(len(found[1]), index), *found))
     image, boxes, scores, labels = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     np.savez(folder / "detections.npz", image=image, boxes=boxes, scores=scores, labels=labels, thresholds=thresholds)
     return {}
