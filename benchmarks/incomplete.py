@@ -41,7 +41,7 @@ KINDS = {
     "half": "half of the images, with all labels",
     "full": "all labels",
 }
-SETS = {"bccd": (12, 128), "cards": (10, 128), "hemocytometer": (12, 160), "chess": (20, 160)}  # epochs, pixels
+SETS = {"bccd": (12, 128), "cards": (10, 128), "dental_xray": (6, 160), "chess": (20, 160)}  # epochs, pixels
 PRECISIONS = (0.7, 0.8, 0.9)  # at which the recall is compared
 SAME_OBJECT = 0.7  # IoU with a label, from which a teacher's detection is no other object
 KEY = ("data", "kind", "seed", "epochs", "side", "fill", "unsure")
