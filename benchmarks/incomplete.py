@@ -1,9 +1,9 @@
-"""Measures ways to train on images that were labeled for half of the classes only, next to full labels, with equal steps.
+"""Measures ways to train on images that were labeled for half of the classes only, with equal steps.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.incomplete data=FOLDER weights=yolox_nano.pth [seeds=0,1,2] [only=bccd] [kinds=naive]
+    OMP_NUM_THREADS=1 python -m benchmarks.incomplete data=FOLDER weights=yolox_nano.pth [seeds=0] [only=bccd] [kinds=naive]
 
-`data` is explained in benchmarks.small_data. Each run takes minutes and adds a row to incomplete.csv in `results`; a run that has
-a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
+`data` is explained in benchmarks.small_data. Each run takes minutes and adds a row to incomplete.csv in `results`; a run
+that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
 """
 
 import json
@@ -77,7 +77,8 @@ def main(cfg: Config) -> None:
             break
         teachers = {"teacher_minutes": taught(key, cfg) if key["fill"] else 0.0}
         append_row(file, key | in_own_process(measure, key, cfg) | teachers | where())
-    print(table(read_rows(file)))
+    rows = read_rows(file)
+    print(summary(rows), table(rows), sep="\n\n")
 
 
 def plan(cfg: Config) -> Iterator[dict[str, Any]]:
@@ -126,7 +127,7 @@ def trained(folder: Path, train_data: Annotations, val_data: Annotations, epochs
 def groups(data: Annotations, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the group of each image, 0 or 1, int [N], and which classes are annotated in each image, bool [N, C].
 
-    The seed chooses the groups. A group of classes is every second one by the number of boxes: frequent and rare ones."""
+    The seed chooses the groups. A group of classes is every second one by the number of boxes."""
     group = np.random.default_rng((seed, 43)).integers(0, 2, len(data))
     ranks = np.argsort(np.argsort(-data.boxes_per_class(), kind="stable"))
     return group, ranks % 2 == group[:, None]
@@ -147,7 +148,7 @@ def labeled(data: Annotations, key: dict[str, Any], cfg: Config) -> Annotations:
 
 
 def filled(data: Annotations, annotated: np.ndarray, key: dict[str, Any], cfg: Config) -> Annotations:
-    """Adds the teachers' detections of the classes that are not annotated: as labels, and as ignore regions if unsure."""
+    """Adds the teachers' detections of classes that are not annotated: as labels, or as ignore regions if unsure."""
     with np.load(teacher_folder(key, cfg) / "detections.npz") as saved:
         image, boxes, scores, labels = (saved[name] for name in ("image", "boxes", "scores", "labels"))
         fill = np.full(len(data.classes), float(key["fill"])) if float(key["fill"]) else saved["thresholds"]
@@ -193,8 +194,8 @@ def taught(key: dict[str, Any], cfg: Config) -> float:
 def teach(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Trains a model on each group of images with the labels of its classes; saves what it detects in the other group.
 
-    Each has the epochs of a run on half of the images, so both together have its steps. `thresholds` [C]: of the best F1 in the
-    validation."""
+    Each has the epochs of a run and half of the images, so both together have its steps. `thresholds` [C]: of the best
+    F1 in the validation."""
     train_data, val_data = read(cfg.data, key["data"])
     group, annotated = groups(train_data, key["seed"])
     folder, columns = teacher_folder(key, cfg), []
@@ -222,8 +223,9 @@ def teach(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
 def metrics_of(folder: Path, annotated: np.ndarray) -> dict[str, float]:
     """Returns the metrics of an evaluation with all labels.
 
-    "F1": mean over classes at the threshold that the validation chooses. "F1_known" and "F1_naive": the same, if the validation
-    images were labeled for half of the classes only, `annotated` [N, C], and the others are left out, or are background."""
+    "F1": mean over classes at the threshold that the validation chooses. "F1_known" and "F1_naive": the same, if the
+    validation images were labeled for half of the classes, `annotated` [N, C], and the others do not count, or are
+    background."""
     truth, detections = (json.loads((folder / f"{name}.json").read_text()) for name in ("ground_truth", "detections"))
     metrics = json.loads((folder / "metrics.json").read_text())
     matches = match_classes(truth, detections)
@@ -260,20 +262,35 @@ def recall_at(matches: Sequence[ClassMatches], precision: float) -> float:
     return float(reached.max(initial=0)) / sum(len(of_class.box_images) for of_class in matches)
 
 
+def cell(rows: list[dict[str, str]], data: str, kind: str, name: str = "AP") -> str:
+    """Returns mean and standard deviation over the seeds of a metric, in points; "" without a value, as in older rows."""
+    values = [float(row[name]) for row in rows if (row["data"], row["kind"]) == (data, kind) and row[name]]
+    return spread(values) if values else ""
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """Returns the mAP of each kind and data set, as a Markdown table."""
+    lines = [f"| labels | {' | '.join(SETS)} |", "|---|" + "---|" * len(SETS)]
+    return "\n".join(
+        [
+            *lines,
+            *(f"| {text} | {' | '.join(cell(rows, data, kind) for data in SETS)} |" for kind, text in KINDS.items()),
+        ]
+    )
+
+
 def table(rows: list[dict[str, str]]) -> str:
-    """Returns the mean and the standard deviation over the seeds of each data set and kind, as a Markdown table."""
-    columns = {"AP": "mAP50-95", "AP50": "mAP50", "F1": "best F1"}
+    """Returns the other metrics of each data set and kind, and the number of their rows, as a Markdown table."""
+    columns = {"AP50": "mAP50", "F1": "best F1", "F1_known": "F1, validation knows", "F1_naive": "F1, it does not"}
     columns |= {f"recall_at_{100 * least:.0f}": f"recall at precision {least}" for least in PRECISIONS}
-    lines = [f"| data | labels | seeds | {' | '.join(columns.values())} |", "|" + "---|" * (3 + len(columns))]
-    for data in dict.fromkeys(row["data"] for row in rows):
-        for kind, text in KINDS.items():
-            if found := [row for row in rows if (row["data"], row["kind"]) == (data, kind)]:
-                cells = [spread([float(row[name]) for row in found]) for name in columns]
-                lines.append(f"| {data} | {text} | {', '.join(row['seed'] for row in found)} | {' | '.join(cells)} |")
+    lines = [f"| data | kind | seeds | {' | '.join(columns.values())} |", "|" + "---|" * (3 + len(columns))]
+    for data in SETS:
+        for kind in KINDS:
+            if found := [row["seed"] for row in rows if (row["data"], row["kind"]) == (data, kind)]:
+                cells = [cell(rows, data, kind, name) for name in columns]
+                lines.append(f"| {data} | {kind} | {', '.join(found)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower the sides in SETS"
-    )
+    run_script(lambda: main(override(Config(), sys.argv[1:])), "stopped", "lower the sides in SETS")
