@@ -74,6 +74,7 @@ MAX: dict[str, float] = {
     "max_detections": MAX_CANDIDATES,
     **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1),
 }
+LOW = 0.01  # confidence; lower ones hardly change the mAP
 LIMITS = ("confidence", "nms_iou", "max_detections", "tile", "overlap")  # as the results record them
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
@@ -103,11 +104,17 @@ def main(cfg: Config) -> dict:
         if cfg.data or not source:
             raise
         text = "the validation data of this checkpoint are not on this computer, or not as they were: write data=FOLDER"
-        raise DataError(f"{shown(str(loaded.path))}: {text}\n{error}") from error
+        why = "\n".join(str(error).split("\n")[:2])  # one place is enough
+        raise DataError(f"{shown(str(loaded.path))}: {text}\n{why}") from error
     data, outside = data.with_range(loaded.value_range)
+    if cfg.confidence > LOW:
+        notes.append(
+            f"confidence={cfg.confidence:g} leaves out the end of each curve: mAP and recall are lower than with 0.001"
+        )
     derived = {"weights": shown(str(loaded.path)), "source": data.source, "images": len(data)}
     ranks.log(constants_text(cfg, written, derived | {"input size": loaded.image_size}))
-    for note in notes + outside + limit_notes(data, cfg.max_detections):
+    limit = min(cfg.max_detections, loaded.max_detections)
+    for note in notes + outside + limit_notes(data, limit):
         ranks.log(logged(note))
     metrics = measure(cfg, loaded, data, ranks)
     if ranks.is_main:
@@ -115,6 +122,7 @@ def main(cfg: Config) -> dict:
         outputs.open_evaluation(folder)
         settings = {"checkpoint": shown(str(loaded.path)), "data": data.source, "images": len(data), **loaded.about}
         settings |= {"image_size": loaded.image_size, **{name: getattr(cfg, name) for name in LIMITS}}
+        settings["max_detections"] = limit
         save_and_print(folder, cfg, data, metrics, settings, unlabeled_classes(data, loaded.model.added_counts))
     ranks.stop()
     return metrics

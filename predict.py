@@ -111,7 +111,8 @@ def main(cfg: Config) -> Path | None:
     if not cfg.overwrite:
         require_replaceable_files(cfg.output, sources, labels, cfg.save)
     ids = category_ids(detector.classes)
-    results = Results(partial(open_output, cfg.output), detector.classes, ids, cfg.crops, labels)
+    limit = min(cfg.max_detections, detector.loaded.max_detections)
+    results = Results(partial(open_output, cfg.output), detector.classes, ids, cfg.crops, labels, limit)
     predictor = Predictor(detector, results, cfg.show, cfg.save, cfg.every, cfg.track)
     try:
         predictor.predict(sources)

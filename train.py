@@ -34,7 +34,7 @@ from engine.memory import MAX_IMAGES, StepMemory
 from engine.network import WrappedModel, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
-from engine.rates import Rates, given_or
+from engine.rates import Rates, given_or, usual_rate
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
 from engine.runs import best_of, check_name, create, require_common
@@ -182,7 +182,7 @@ MINIMUM: dict[str, float] = {
 }
 MAXIMUM: dict[str, float] = {
     **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
-    "seed": MAX_SEED,
+    **{"scale": 10, "hsv": 255, "seed": MAX_SEED},
 }
 CHOICES: dict[str, Sequence[str]] = {
     "model": tuple(nets.model_names()),
@@ -436,10 +436,13 @@ def checked(cfg: Config) -> Config:
         pixels = [180 * cfg.hsv[0], 255 * cfg.hsv[1], 255 * cfg.hsv[2]]
         fix = f"write hsv={show(pixels)} for these fractions, or hsv=0,0,0 for unchanged colors"
         raise ConfigError(f"hsv={show(cfg.hsv)}: hue is of 180, saturation and value are of 255: {fix}")
-    low, high = cfg.min_learning_rate, cfg.learning_rate
-    if low is not None and high is not None and low > high and cfg.schedule != "constant":
+    low, high = (
+        cfg.min_learning_rate,
+        given_or(cfg.learning_rate, usual_rate(cfg.optimizer, nets.sgd_defaults(cfg.model))),
+    )
+    if low is not None and low > high and cfg.schedule != "constant":
         rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"
-        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(high / 20)}")
+        raise ConfigError(f"{rates}: it is no fraction; lower it too, as in min_learning_rate={show(high / 20)}")
     if cfg.add_classes and cfg.weights is None:
         raise ConfigError("add_classes=true adds to a trained model: write weights=FILE or weights=coco")
     if cfg.add_classes and cfg.freeze_epochs:

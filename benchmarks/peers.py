@@ -43,9 +43,9 @@ def ultralytics_training(task: dict) -> tuple[Callable, Callable]:
 
 
 def common(task: dict) -> dict:
-    """Returns the arguments that both trainers take: data, length and folders; everything else has its default."""
+    """Returns the arguments of the trainer: data, length, folders and options; everything else has its default."""
     names = {name: task[name] for name in ("data", "epochs", "imgsz", "seed")}
-    return {**names, "workers": 0, "project": task["folder"], "name": "run"}
+    return {**names, "workers": 0, "project": task["folder"], "name": "run", **task["options"]}
 
 
 def detections(model, paths: list[str], size: int) -> Iterator[tuple[int, list[float], float, int]]:

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import train
+from benchmarks import small_data_tables
 from benchmarks.own_process import in_own_process, usage_cells
 from benchmarks.table import append_row, read_rows, where
 from datasets.formats.options import read_options
@@ -73,15 +73,25 @@ DATA = {
 
 
 class Recipe(NamedTuple):
-    """A way to train: constants that differ from the defaults of train.py, or another trainer with its own defaults."""
+    """A way to train: constants that differ from the defaults of train.py, or another trainer and its options."""
 
     constants: dict[str, Any] = {}
     peer: str | None = None  # libreyolo or ultralytics
+    options: dict[str, Any] = {}  # of the other trainer, which has its own defaults otherwise
+    scaled: bool = False  # warm-up and epochs without augmentation are scaled to the length of the run
 
 
+RATE_OF_LIBREYOLO = 0.01  # its default, for 16 images per step
+LIBREYOLO = {  # its schedule as it is, with three learning rates, and scaled, with two, because it keeps a rate high for longer
+    "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
+    "libreyolo_rate_0.25": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO / 4}),
+    "libreyolo_rate_4": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO * 4}),
+    "libreyolo_scaled": Recipe(peer="libreyolo", scaled=True),
+    "libreyolo_scaled_rate_0.25": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO / 4}, scaled=True),
+}
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
-    "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
+    **LIBREYOLO,
     "scratch_new_yolox_nano": Recipe({"weights": None}),
     "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
 }
@@ -99,11 +109,23 @@ class Run(NamedTuple):
 
 
 REPORT = ("bccd_test", "raccoon", "hemocytometer", "dental_xray")
+LONG = ("hemocytometer", "raccoon")
+CHOICE = ("bccd", "chess")  # not reported; defaults of Thaw were chosen on them, too
 FROM_SCRATCH = {"scratch_new_yolox_nano": 75, "ultralytics_yolo11n_scratch": 60}  # epochs that take about equal minutes
 STAGES: dict[str, list[Run]] = {
+    "choose": [
+        Run("choose", name, 1, recipe, DATA[name].side, DATA[name].epochs)
+        for name, recipe in itertools.product(CHOICE, LIBREYOLO)
+    ],
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
-        for seed, recipe, name in itertools.product((4, 5, 6), ("new", "libreyolo_yolox_nano"), REPORT)
+        for seed, recipe, name in itertools.product(
+            (4, 5, 6), ("new", "libreyolo_yolox_nano", "libreyolo_scaled"), REPORT
+        )
+    ],
+    "long": [
+        Run("long", name, seed, recipe, 320, 60)
+        for seed, name, recipe in itertools.product((4, 5, 6), LONG, ("new", "libreyolo_yolox_nano"))
     ],
     "scratch": [
         Run("scratch", "bccd", seed, recipe, 224, epochs)
@@ -116,7 +138,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report: fine-tuning; or scratch
+    stage: str = "report"  # report: 15 or 20 epochs; long: 60; choose: settings of LibreYOLO; or scratch
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
@@ -135,12 +157,21 @@ def main(cfg: Config) -> None:
             print(f"minutes={cfg.minutes:g} have passed: run the same command to continue")
             break
         print(" ".join(map(str, run)), flush=True)
-        if peer := RECIPES[run.recipe].peer:
-            cells = train_peer(cfg.peers, peer, constants_of(run, cfg))
+        if RECIPES[run.recipe].peer:
+            cells = train_peer(cfg.peers, RECIPES[run.recipe], constants_of(run, cfg))
         else:
             cells = in_own_process(train_once, run, constants_of(run, cfg))
         append_row(file, {**run._asdict(), **cells, **where()})
-    print(summary(read_rows(file)))
+    print(tables(read_rows(file), cfg.stage))
+
+
+def tables(rows: list[dict[str, str]], stage: str) -> str:
+    """Returns the results of a stage in Markdown."""
+    if stage == "scratch":
+        return small_data_tables.summary([row for row in rows if row["stage"] == stage])
+    if stage == "choose":
+        return small_data_tables.choice(rows, LIBREYOLO)
+    return small_data_tables.comparison(rows, stage, {"report": REPORT, "long": LONG}[stage], LIBREYOLO)
 
 
 def checked(cfg: Config) -> Config:
@@ -211,12 +242,21 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
-    """Trains another trainer on the same images, with its own defaults, and judges its detections with our evaluator."""
-    options = read_options(image_root=constants["image_root"])
-    train_data, val_data = read_train_and_val(constants["train"], constants["val"], options, lambda note: None)
+def options_of(recipe: Recipe, epochs: int) -> dict[str, Any]:
+    """Returns the options of the other trainer; a scaled schedule has at least one epoch of each kind."""
+    if not recipe.scaled:
+        return recipe.options
+    lengths = {"warmup_epochs": 5, "no_aug_epochs": 15}  # LibreYOLO's defaults, made for 300 epochs
+    return {**recipe.options, **{name: max(1, round(n * epochs / 300)) for name, n in lengths.items()}}
+
+
+def train_peer(python: str, recipe: Recipe, constants: dict[str, Any]) -> dict[str, Any]:
+    """Trains another trainer on the same images, and judges its detections with our evaluator."""
+    reading = read_options(image_root=constants["image_root"])
+    train_data, val_data = read_train_and_val(constants["train"], constants["val"], reading, lambda note: None)
+    options = options_of(recipe, constants["epochs"])
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
-        task = write_task(Path(name), peer, train_data, val_data, constants)
+        task = write_task(Path(name), recipe.peer, train_data, val_data, {**constants, "options": options})
         usage = run_peer(python, Path(name), task)
         result = json.loads(Path(task["result"]).read_text(encoding="utf-8"))
     boxes, labels = np.array(result["boxes"], np.float64).reshape(-1, 4), np.array(result["labels"], np.int64)
@@ -249,6 +289,7 @@ def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annot
         "epochs": constants["epochs"],
         "imgsz": constants["image_size"][0],
         "seed": constants["seed"],
+        "options": constants.get("options", {}),
         "images": [val_data.path(i) for i in range(len(val_data))],
         "train_images": len(train_data),
         "result": str(folder / "result.json"),
@@ -285,17 +326,6 @@ def run_peer(python: str, folder: Path, task: dict) -> dict[str, Any]:
         end = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip()[-250:]
         raise RuntimeError(f"{task['peer']} ended with exit code {process.returncode}: {end}")
     return usage_cells(usage)
-
-
-def summary(rows: list[dict[str, str]]) -> str:
-    """Returns a table in Markdown: mAP50-95 of the last epoch in points, mean and standard deviation over seeds."""
-    lines = ["| stage | data set | input size | epochs | recipe | seeds | mAP50-95 |", "|---|---|---|---|---|---|---|"]
-    names = ("stage", "data", "image_size", "epochs", "recipe")
-    for key in dict.fromkeys(tuple(row[name] for name in names) for row in rows):
-        maps = [100 * float(row["AP"]) for row in rows if tuple(row[name] for name in names) == key]
-        spread = f" ± {statistics.stdev(maps):.1f}" if len(maps) > 1 else ""
-        lines.append(f"| {' | '.join(key)} | {len(maps)} | {statistics.fmean(maps):.1f}{spread} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

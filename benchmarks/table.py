@@ -45,11 +45,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Appends a row (column -> value) to a CSV file; a new file begins with the names of the columns."""
-    new = not path.exists()
+    """Appends a row (column -> value) to a CSV file: by its columns; a new file begins with the columns of the row."""
+    columns = list(row)
+    if begun := path.exists():
+        with open(path, encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file))
     with open(path, "a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if new:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")  # ValueError for a column that the file lacks
+        if not begun:
             writer.writeheader()
         writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
 

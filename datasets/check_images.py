@@ -14,7 +14,9 @@ from utils.text import amount
 from utils.value_range import choose
 
 ROUNDED = 1  # pixel; boxes that reach further out of their image are not rounded, but wrong or cut off
-QUESTION = "are these corners in columns for x, y, width, height, or of images that were resized after labeling?"
+QUESTION = (
+    "are these corners in columns for x, y, width, height, or y before x, or were the images resized after labeling?"
+)
 
 
 def check_images(annotations: Annotations, options: ReadOptions | None = None) -> tuple[Annotations, list[str]]:

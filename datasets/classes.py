@@ -12,8 +12,9 @@ import numpy as np
 
 from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, unknown_class
-from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, printable, split_names
+from utils.text import as_spelled, check_class_names, clean_name, first_names, look_of, nearest, printable, split_names
 
+_NO_OBJECT = re.compile("(ignore|dontcare).*|nan|null")  # looks of classes of regions, and of empty cells
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")  # as `printable` writes a character
 
 
@@ -51,7 +52,8 @@ def choose_classes(
         missing = [name for name in wanted if name not in known]
         if complete and missing:
             only = first_names(tuple(dict.fromkeys(there)))  # merged classes have the same name
-            raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {only}: correct it")
+            fix = f"did you mean {near!r}?" if (near := nearest(missing[0], known)) else "correct it"
+            raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {only}: {fix}")
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)
     labels = table[data.labels] if len(table) else data.labels
@@ -164,11 +166,16 @@ def similar_names(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def merge_notes(names: Iterable[str]) -> list[str]:
-    """Returns a note for each group of `similar_names`, with the fix."""
-    return [
+def class_notes(names: Iterable[str]) -> list[str]:
+    """Returns a note for each group of `similar_names`, and for each class that may be no object, with the fix."""
+    names = list(names)
+    notes = [
         f"classes that look alike: {', '.join(map(repr, group))}; {merge_fix(group)}" for group in similar_names(names)
     ]
+    for name in (name for name in names if _NO_OBJECT.fullmatch(look_of(name))):
+        fix = quote(printable(f"ignore_regions={name}"))
+        notes.append(f"the class {name!r} is trained as objects; if it marks what is to be ignored, {fix}")
+    return notes
 
 
 def merge_fix(group: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets import demo
 from datasets.check_images import check_images, repeated_boxes
-from datasets.classes import merge_notes
+from datasets.classes import class_notes
 from datasets.errors import DataError, logged, one_line, together
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.options import ReadOptions
@@ -161,7 +161,7 @@ def read_splits(
             data, outside = data.with_range(found[0].value_range)
             notes += outside
         else:
-            notes += [*merge_notes(data.classes), *filter(None, [data.value_text()])]
+            notes += [*class_notes(data.classes), *filter(None, [data.value_text()])]
         for note in (note for note in notes if note not in noted):  # both splits may be in one file
             log(logged(note))
         noted.update(notes)

@@ -1,6 +1,5 @@
 """Annotations of a whole data set in flat arrays."""
 
-import difflib
 import hashlib
 import os
 from array import array
@@ -13,7 +12,7 @@ import numpy as np
 from utils.boxes import clip, xyxy_to_xywh
 from utils.ignore_regions import Arrays, joined, of_boxes, of_image
 from utils.images import read_image
-from utils.text import amount, first_names
+from utils.text import amount, first_names, nearest
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 Classes = tuple[str, ...] | None  # class names; None: the classes of the data
@@ -266,8 +265,8 @@ def no_such_class(number: float, names_from: str, count: int) -> str:
 
 def unknown_class(name: str, classes: tuple[str, ...]) -> str:
     """Returns the message for a class that is not in `classes`, with the nearest name."""
-    near = difflib.get_close_matches(name, classes, n=1)
-    fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
+    near = nearest(name, classes)
+    fix = f"did you mean {near!r}? Rename it in the data" if near else "rename it in the data"
     leave_out = "leave it out: python -m tools.convert SRC DST.txt classes=CLASSES_TO_KEEP"
     what = f"class {name!r} is not in the list of classes {first_names(classes)}"
     return f"{what}; {fix}, add it to the file of classes=, or {leave_out}"

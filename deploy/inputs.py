@@ -109,10 +109,9 @@ def files_of(source: str) -> Files:
     """Returns the files of a folder or of a pattern that are images or videos, or the source itself if it is a file."""
     if os.path.isfile(source):
         return Files([source], [], [])
-    paths = matching(source)
+    paths = [path for path in matching(source) if not os.path.isdir(path)]
     if os.path.isdir(source):
         paths = [os.path.join(source, name) for name in files_under(source)]
-    paths = [path for path in paths if os.path.isfile(path)]
     images, videos, unread = ([path for path in paths if path.lower().endswith(some)] for some in SUFFIXES)
     return Files(images, videos, unread)
 

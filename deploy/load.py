@@ -9,6 +9,7 @@ import nets
 from deploy.onnx_model import OnnxModel
 from engine.runs import best_of, is_run, run_of
 from nets import load_official
+from nets.postprocess import MAX_CANDIDATES
 from utils import checkpoint, file_checks
 from utils.config import is_weights
 from utils.file_checks import fitting
@@ -35,6 +36,7 @@ class Loaded(NamedTuple):
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
     value_range: ValueRange | None = None  # of the 16-bit images of the training run
+    max_detections: int = MAX_CANDIDATES  # per image, that the file can give
     about: Mapping[str, Any] = {}  # epoch, AP and date of a checkpoint
     note: str = ""  # which file was taken, if the caller named none
 
@@ -112,6 +114,7 @@ def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
         name=about["model"],
         thresholds=about.get("thresholds", {}),
         value_range=value_range and tuple(value_range),
+        max_detections=about["max_detections"],
     )
 
 

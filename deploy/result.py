@@ -11,6 +11,7 @@ import numpy as np
 from deploy import video
 from utils.draw import color_of, draw_labeled, write_image
 from utils.images import read_image
+from utils.text import pip
 from utils.value_range import ValueRange
 
 
@@ -98,7 +99,8 @@ class Result:
         try:
             import supervision  # loads supervision
         except ImportError as error:
-            raise ImportError(f"to_supervision() needs supervision ({error}): pip install supervision") from error
+            fix = pip("install supervision")
+            raise ImportError(f"to_supervision() needs supervision ({error}): {fix}") from error
         names = {"class_name": np.array(self.names, dtype=str)}
         detections = supervision.Detections(self.boxes, confidence=self.scores, class_id=self.labels, data=names)
         detections.tracker_id = self.tracks

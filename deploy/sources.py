@@ -10,6 +10,7 @@ from datasets.store import evenly_spaced
 from deploy.detector import Detector
 from deploy.inputs import Files, files_of, is_image_address, is_live, is_stream, name_of
 from utils.config import ConfigError
+from utils.files import missing_text
 from utils.images import IMAGE_SUFFIXES
 from utils.remote_cache import local_source
 from utils.text import brief
@@ -58,9 +59,9 @@ def name_files(files: Files, source: str, output: str | None) -> Sources:
         files = Files(*[[path for path in some if path not in earlier] for some in files])
     unread = [f"{path}: in a format that is not read: convert it to JPEG or PNG" for path in files.unread]
     if not files.images and not files.videos:
-        known = " ".join(IMAGE_SUFFIXES)
-        error = f"source={brief(source)}: no images there (current folder: {os.getcwd()}; known suffixes: {known})"
-        raise ValueError("\n".join([error, *unread[:10]]))
+        why = f"no images there (current folder: {os.getcwd()}; known suffixes: {' '.join(IMAGE_SUFFIXES)})"
+        why = why if os.path.exists(source) else missing_text(source)
+        raise ValueError("\n".join([f"source={brief(source)}: {why}", *unread[:10]]))
     images = {os.path.relpath(path, root): path for path in files.images}
     videos = {os.path.relpath(path, root): path for path in files.videos}
     return Sources(images, videos, unread)

@@ -1,13 +1,12 @@
 """Confidence thresholds of a Detector: one for each class, and an explanation of the one in use."""
 
-import difflib
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from deploy.load import Loaded
-from utils.text import as_spelled, brief
+from utils.text import as_spelled, brief, nearest
 
 
 def threshold_of(loaded: Loaded, confidence: float | str | None) -> float | Tensor:
@@ -39,8 +38,8 @@ def only_classes(threshold: float | Tensor, classes: Sequence[str], only: str | 
     only = as_spelled([only] if isinstance(only, str) else only, classes)
     for name in only:
         if name not in classes:
-            near = difflib.get_close_matches(name, classes, n=1) or [brief(", ".join(classes))]
-            raise ValueError(f"only={brief(name)}: the model has no such class; it has {near[0]}")
+            near = nearest(name, classes) or brief(", ".join(classes))
+            raise ValueError(f"only={brief(name)}: the model has no such class; it has {near}")
     if not only:
         raise ValueError("only= names no class: leave it out for all classes")
     wanted = torch.tensor([name in only for name in classes])

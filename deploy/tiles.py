@@ -28,8 +28,8 @@ class Tiles:
     def __post_init__(self):
         if not (isinstance(self.tile, int | np.integer) and self.tile >= MIN_TILE):
             raise ValueError(f"tile={self.tile}: it must be a whole number of pixels, at least {MIN_TILE}")
-        if self.overlap is not None and not 0 <= self.overlap <= MAX_OVERLAP:
-            raise ValueError(f"overlap={self.overlap}: it must be a fraction of the tile from 0 to {MAX_OVERLAP}")
+        if self.overlap is not None and not MIN_OVERLAP <= self.overlap <= MAX_OVERLAP:
+            raise ValueError(f"overlap={self.overlap}: give a fraction of the tile from {MIN_OVERLAP} to {MAX_OVERLAP}")
 
     def windows(self, width: int, height: int) -> np.ndarray:
         """Returns windows int64 [n, 4] xyxy: the whole image, then its tiles row by row; none if it fits into one."""
@@ -53,14 +53,9 @@ class Tiles:
 
 
 def for_detection(tile: int | None, overlap: float | None) -> Tiles:
-    """Returns a layout of tiles whose detections can be merged. Raises ValueError for too little overlap."""
+    """Returns a layout of tiles. Raises ValueError for an overlap without a side."""
     if tile is None:
         raise ValueError(f"overlap={overlap} is for tiles: give their side in pixels too, as in tile=640")
-    if overlap is not None and overlap < MIN_OVERLAP:
-        raise ValueError(
-            f"overlap={overlap}: the halves of an object that a tile border cuts could not be merged: at least "
-            f"{MIN_OVERLAP}, better {OVERLAP}"
-        )
     return Tiles(tile, overlap)
 
 

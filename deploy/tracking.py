@@ -7,6 +7,7 @@ from torch import Tensor
 
 from deploy.result import Result
 from utils.config import ConfigError
+from utils.text import pip
 
 WEAK = 0.1  # minimum score of a detection that may continue a track; new tracks need the confidence threshold
 NEW = -1  # the number of an object that was not detected in two frames yet
@@ -17,7 +18,7 @@ def require_trackers() -> None:
     try:
         import trackers  # noqa: F401  loads trackers, supervision and scipy
     except ImportError as error:
-        raise ConfigError(f"track=true needs the package trackers ({error}): pip install trackers") from error
+        raise ConfigError(f"track=true needs the package trackers ({error}): {pip('install trackers')}") from error
 
 
 class Tracker:

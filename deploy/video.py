@@ -16,7 +16,7 @@ import numpy as np
 from utils.files import DRAWN_MARK, naming
 from utils.images import prefetch
 from utils.remote import without_keys
-from utils.text import brief
+from utils.text import brief, pip
 
 WINDOW = 1280  # pixels of the longer side of a window at most
 TIMEOUT = 60.0  # seconds for the first window, of a slow connection
@@ -78,12 +78,7 @@ def _open(source: str) -> cv2.VideoCapture:
     is_camera = source.isdecimal() and not is_file
     if not (is_camera or is_address or is_file):
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
-    set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
-    level = set_log_level(0)  # OpenCV would print a page about what the error below has in a line
-    try:
-        capture = cv2.VideoCapture(int(source) if is_camera else source)
-    finally:
-        set_log_level(level)
+    capture = cv2.VideoCapture(int(source) if is_camera else source)
     if not capture.isOpened():
         raise ValueError(f"source={brief(without_keys(source))}: OpenCV cannot open it; {fix_of(source)}")
     return capture
@@ -151,7 +146,7 @@ def require_window() -> None:
     """Raises ValueError with the fix if no window can be opened here. A child process tries: Qt ends the one that fails."""
     advice = "look at saved images instead"
     if not cv2.currentUIFramework():
-        fix = "pip uninstall opencv-python-headless, then pip install opencv-python"
+        fix = f"{pip('uninstall opencv-python-headless')}, then {pip('install opencv-python')}"
         raise ValueError(f"show: this OpenCV was built without windows: {fix}; or {advice}")
     screens = [f"{name}={os.environ[name]}" for name in ("DISPLAY", "WAYLAND_DISPLAY") if os.environ.get(name)]
     if sys.platform == "linux" and not screens:

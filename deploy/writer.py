@@ -15,6 +15,7 @@ import numpy as np
 from deploy.inputs import is_web_address
 from deploy.label_files import Labeled, LabelFiles
 from deploy.result import Result
+from nets.postprocess import MAX_CANDIDATES
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
 from utils.files import CROPS, DETECTIONS, DRAWN, naming
@@ -66,7 +67,7 @@ class Results:
 
     `open_folder` creates the folder of the results and returns it. It is called for the first image, so that a source without
     images leaves no folder. `category_ids`: of the labels in the JSON. With `labels`, frames and images of web addresses are
-    written to the folder images, so that label files have an image file.
+    written to the folder images, so that label files have an image file. `limit`: the most detections of an image.
     """
 
     def __init__(
@@ -76,9 +77,10 @@ class Results:
         category_ids: Sequence[int],
         crops: bool = False,
         labels: LabelFiles | None = None,
+        limit: int = MAX_CANDIDATES,
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
-        self.crops, self.labels = crops, labels
+        self.crops, self.labels, self.limit, self.full = crops, labels, limit, 0
         self.folders = folder_names(classes)  # of the crops
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter[str] = Counter()  # detections per class
@@ -109,6 +111,7 @@ class Results:
     def add(self, image: np.ndarray, result: Result, name: str, path: str, frame: int | None = None) -> None:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
         self.images += 1
+        self.full += len(result.boxes) >= self.limit
         self.counts.update(result.names)
         self.images_with.update(set(result.names))
         entries = self._entries(result, name, frame)
@@ -165,6 +168,11 @@ class Results:
         seconds = (time.perf_counter() - self.begin) / self.images
         speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
         lines = [speed, f"detected: {self._counts()}"]
+        if self.full:
+            lines.append(
+                f"{amount(self.full, 'image')} with as many detections as max_detections={self.limit} allows, so that others "
+                f"may be missing: write a larger one, also in export.py"
+            )
         if self.tracks:
             lines.append(f"tracked: {amount(len(self.tracks), 'object')}")
         if self.labels:

@@ -67,7 +67,7 @@ def chart() -> Figure:
     figure = Figure((8.2, 3.3), layout="constrained")
     figure.get_layout_engine().set(wspace=0.06)
     tuned, scratch, speed = figure.subplots(1, 3, width_ratios=(3.6, 1.6, 1.6))
-    title = "mAP of YOLOX-nano, fine-tuned on\n160 to 400 images for 15 or 20 epochs"
+    title = "mAP of YOLOX-nano, fine-tuned on 160 to\n400 images for 15 or 20 epochs, 3 seeds"
     draw_panel(
         tuned,
         title,
@@ -77,10 +77,12 @@ def chart() -> Figure:
     )
     ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
     label = "YOLOX-nano     yolo11n\nblood cells"
-    draw_panel(scratch, "mAP from scratch,\n60 to 75 epochs", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    draw_panel(
+        scratch, "mAP from scratch, 75\nand 60 epochs, 3 seeds", [(label, ours)], [(label, theirs)], "Ultralytics 8.4"
+    )
     ours, theirs = ([images_per_second(name)] for name in ("this one", "ultralytics"))
     label = "one H100"
-    draw_panel(speed, "Training YOLOv9-s,\nimages/s", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    draw_panel(speed, "Training YOLOv9-s,\nimages/s, one run", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
     return figure
 
 

@@ -46,7 +46,7 @@ def evaluate_best(folder: Path, model: DetectionModel, loader: Loader, ranks: Ra
     if ranks.is_main:
         contents = checkpoint.load(path)
         model.load_state_dict(contents["model"])
-        about = checkpoint.about(contents)
+        about = checkpoint.about(contents) | {"data": shown(contents["config"]["val"])}  # of val=.2 the list of images
     ranks.broadcast_model(model)
     metrics = evaluate(model, loader, ranks, **LIMITS)
     if not ranks.is_main:

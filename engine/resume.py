@@ -127,7 +127,7 @@ def noting(how_to_continue: Callable[[], str]) -> Iterator[None]:
     """Adds how to continue to the errors of a stopped or broken run, which `run_script` prints."""
     try:
         yield
-    except (KeyboardInterrupt, RuntimeError) as error:
+    except (KeyboardInterrupt, BrokenPipeError, RuntimeError) as error:
         if note := how_to_continue():
             error.add_note(note)
         raise

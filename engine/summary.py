@@ -60,7 +60,7 @@ def run_summary(
     yield size_note(train, cfg.image_size, model.letterbox)
     images = max(cfg.batch_size, cfg.freeze_batch_size) if cfg.freeze_epochs else cfg.batch_size
     warnings = [
-        *schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights),
+        *schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights, cfg.warmup_epochs),
         *data_warnings(train, val, cfg.repeat_rare, label),
         *gpu_advice(sys.argv, ranks.all_gpus),
         *shared_memory_warning(cfg.workers, images, cfg.image_size),
@@ -199,8 +199,12 @@ def data_text(train: Annotations, val: Annotations, first: int = 0) -> str:
     return "\n".join(aligned([("data", "train", "val"), *rows], ("data",)))
 
 
-def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None) -> Iterator[str]:
+def schedule_warnings(
+    epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None, warmup_epochs: float = 0.0
+) -> Iterator[str]:
     """Yields warnings about numbers of epochs that leave no room for a phase of training."""
+    if 0 < epochs < warmup_epochs:
+        yield f"warmup_epochs={warmup_epochs:g} of epochs={epochs}: the learning rate only grows, and never falls"
     if freeze_epochs and weights is None:
         yield f"freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing"
     if 0 < epochs <= freeze_epochs:

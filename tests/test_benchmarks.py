@@ -17,7 +17,7 @@ from toys import detector
 
 import nets
 from benchmarks import gpu, incomplete, small_data
-from benchmarks.table import RESULTS, read_rows
+from benchmarks.table import RESULTS, append_row, read_rows
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
@@ -94,3 +94,21 @@ def test_the_pages_show_the_rows_of_incomplete_labels():
             r"^.*incomplete_labels\.md#what-it-is-worth.*$", (ROOT / name).read_text("utf-8"), re.MULTILINE
         )
         assert set(re.findall(r"[+-]\d+\.\d", line)) == gains
+
+
+def test_a_row_follows_the_columns_of_an_existing_file(tmp_path):
+    file = tmp_path / "rows.csv"
+    append_row(file, {"seed": 1, "error": "", "AP": 0.25})
+    append_row(file, {"AP": 0.5, "seed": 2})
+    assert read_rows(file) == [{"seed": "1", "error": "", "AP": "0.25"}, {"seed": "2", "error": "", "AP": "0.5"}]
+    with pytest.raises(ValueError, match="minutes"):
+        append_row(file, {"seed": 3, "minutes": 1.0})
+
+
+def test_the_schedule_of_libreyolo_is_scaled_to_the_length():
+    of_300 = {"warmup_epochs": 5, "no_aug_epochs": 15}
+    scaled, plain = (small_data.Recipe(options={"lr0": 0.1}, scaled=scaled) for scaled in (True, False))
+    assert small_data.options_of(scaled, 300) == {"lr0": 0.1, **of_300}
+    assert small_data.options_of(scaled, 60) == {"lr0": 0.1, "warmup_epochs": 1, "no_aug_epochs": 3}
+    assert small_data.options_of(scaled, 15) == {"lr0": 0.1, "warmup_epochs": 1, "no_aug_epochs": 1}
+    assert small_data.options_of(plain, 15) == {"lr0": 0.1}

@@ -15,6 +15,7 @@ from refused import mentions
 
 from datasets import demo
 from tools import check, convert, suspects
+from utils.script import run_script, user_message
 
 STARTS = [path for pattern in ("*.py", "tools/*.py") for path in sorted(ROOT.glob(pattern))]
 STARTS = [path for path in STARTS if "__main__" in path.read_text(encoding="utf-8")]
@@ -113,3 +114,26 @@ def test_a_log_file_has_each_line_at_once():
         [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=120
     )
     assert ended.stdout == "a line\n"
+
+
+@pytest.mark.parametrize("command", ("-m tools.check", "-m tools.convert", "-OO -m tools.check"))
+def test_a_tool_without_words_says_what_is_missing_and_fails(command):
+    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and mentions(done.stderr, "--help") and mentions(done.stderr, "FOLDER")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGPIPE")
+def test_a_closed_output_ends_a_program_without_an_error(capsys):
+    def main() -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(main, "stopped", "")
+    assert ended.value.code == 128 + 13 and capsys.readouterr().err.strip() == ""
+
+
+def test_a_full_shared_memory_names_the_fix():
+    why = (
+        "Caught RuntimeError in DataLoader worker process 0.\nunable to allocate shared memory(shm) for file </torch_1>"
+    )
+    assert mentions(user_message(RuntimeError(why), "", "stopped") or "", "workers=")

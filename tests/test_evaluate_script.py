@@ -329,6 +329,12 @@ def test_an_evaluation_and_its_report_name_images_with_more_boxes_than_are_count
     assert "max_detections=300" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("confidence", "is_named"), [(0.001, False), (0.01, False), (0.25, True)])
+def test_an_evaluation_without_the_end_of_the_curves_says_so(weights, painted, tmp_path, capsys, confidence, is_named):
+    run(weights, painted(2, "val"), tmp_path / "out", confidence=confidence)
+    assert any("confidence=" in line and "mAP" in line for line in capsys.readouterr().out.splitlines()) == is_named
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a limit of the size of files stands for a full disk")
 def test_a_full_disk_is_named_with_the_file(weights, painted, tmp_path, capsys):
     """The limit is passed by each of the files in turn."""

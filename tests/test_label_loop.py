@@ -12,6 +12,7 @@ from files import noise
 from lively import lively_checkpoint
 from refused import refused
 
+import evaluate
 import predict
 from datasets.check_images import check_images
 from datasets.errors import DataError
@@ -135,3 +136,19 @@ def test_the_mark_of_a_drawn_image_changes_no_pixel(tmp_path, suffix):
         write_image(tmp_path / f"{is_drawn}{suffix}", image, is_drawn)
     plain, drawn = (read_image(str(tmp_path / f"{is_drawn}{suffix}"), whole=True) for is_drawn in (False, True))
     assert np.array_equal(plain, drawn)
+
+
+def test_the_boxes_of_an_evaluation_are_no_data_set_unless_their_file_is_named(weights, tmp_path):
+    """A run folder has them, too: its validation images would become training images."""
+    for seed in range(2):
+        write_image(tmp_path / f"{seed}.png", noise(seed))
+    (tmp_path / "val.txt").write_text("0.png 1,1,9,9,0\n")
+    (tmp_path / "classes.txt").write_text("red\nblue\ngreen\n")
+    folder = tmp_path / "run" / "evaluation"
+    evaluate.main(evaluate.Config(weights, str(tmp_path / "val.txt"), str(folder), device="cpu", report=False))
+    for place in (folder, folder.parent):
+        with pytest.raises(DataError):
+            read(str(place), "train")
+    assert len(read(str(folder / "ground_truth.json"), "train")) == 1
+    (folder.parent / "train.txt").write_text(f"{tmp_path / '1.png'} 1,1,9,9,0\n")
+    assert read(str(folder.parent), "train").path(0).endswith("1.png")

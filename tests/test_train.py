@@ -382,7 +382,11 @@ def test_a_minimum_above_the_learning_rate_is_refused():
     """The learning rate would grow during the decay."""
     with refused(ValueError, "min_learning_rate=0.0002", "learning_rate=0.0001", "min_learning_rate=5e-06"):
         train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4))
+    with refused(ValueError, "min_learning_rate=0.01", "learning_rate=0.004"):  # .01 is a fraction in other programs
+        train.checked(train.Config(min_learning_rate=0.01))
     train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4, schedule="constant"))
+    train.checked(train.Config(learning_rate=1e-4, min_learning_rate=1e-4))
+    train.checked(train.Config(min_learning_rate=0.004))
     train.checked(train.Config(learning_rate=1e-4))
     train.checked(train.Config(learning_rate=0, min_learning_rate=0))
 

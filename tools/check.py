@@ -96,8 +96,6 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
             found.append((f"{title}: {len(places)}", list(map(_short, places))))
 
     found += [_first_line(f"error: {error}") for error in report["errors"]]
-    for name in names:
-        add(f"{name}: images that cannot be read", report[name]["unreadable"])
     found += [_first_line(f"damage: {text}") for text in report["damage"]]
     for leak in report["leaks"]:
         found.append((leak["text"], [_chain([paths[0] for paths in group.values()]) for group in leak["groups"]]))
@@ -143,12 +141,11 @@ def require_page(path: str) -> None:
 
 def main(words: list[str]) -> None:
     """Runs the check with the arguments `words`; exits with status 1 if there are errors."""
-    if not words:
-        raise SystemExit(__doc__)
     try:
         cfg = override(Config(), words, {"data": bool})  # any word: a missing path gets the error of the reader
         if cfg.data is None:
-            raise ConfigError("data= is missing: an annotation file or the folder of a data set")
+            fix = "python -m tools.check FOLDER; python -m tools.check --help explains the options"
+            raise ConfigError(f"data= is missing, an annotation file or the folder of a data set: {fix}")
         if min(cfg.image_size) < 1:
             height, width = cfg.image_size
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")

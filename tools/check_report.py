@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from datasets.box_sizes import Size
-from datasets.classes import merge_notes
+from datasets.classes import class_notes
 from datasets.errors import MUCH, WARNING, DataError, together
 from datasets.flips import flip_sensitive_classes
 from datasets.formats.options import ReadOptions
@@ -200,4 +200,4 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
         text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {first_names(few)}")
-    return warnings + [f"{split}: {note}" for note in merge_notes(counts)]
+    return warnings + [f"{split}: {note}" for note in class_notes(counts)]

@@ -46,8 +46,11 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     try:
         good, notes = check_images(found, ReadOptions(bad_boxes="drop"))
     except DataError as error:
-        errors.append(str(error).partition("\n")[0])
-        good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
+        errors.append(str(error))
+        readable = np.setdiff1d(np.arange(len(found)), list(scanned.problems))
+        if not len(readable):
+            raise
+        good, notes = check_images(found.select(readable), ReadOptions(bad_boxes="drop"))
     boxes, rows = _boxes(good, size)
     if part != "train":
         boxes["advice"] = ""  # one image size is chosen, by the training images

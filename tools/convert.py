@@ -1,19 +1,17 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
     python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [split_by=PATTERN] [source_split=train] [classes=FILE] \
-[merge=truck:car] [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2]
+[merge=truck:car] [image_root=DIR] [bad_boxes=error]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. TARGET.txt (or target=TARGET.txt) is
 an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
-fractions, TARGET_test.txt are written; same and similar images stay in one split. With tile, larger images are cut into
-overlapping tiles, which are written to the folder TARGET_tiles.
+fractions, TARGET_test.txt are written; same and similar images stay in one split.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,8 +26,6 @@ from datasets.formats.file import CLASS_FILES
 from datasets.formats.options import read_options
 from datasets.formats.read import SPLITS, read
 from datasets.store import Annotations
-from deploy.tiles import Tiles
-from tools.tiles import cut_tiles
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
 from utils.files import matched
 from utils.outputs import write_all
@@ -50,8 +46,6 @@ class Config(Constants):
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
     bad_images: str = "error"  # images that cannot be read, where their size is needed: "error", "skip" or "repair"
-    tile: int | None = None  # the side in pixels of tiles to cut the images into, to train on small objects
-    overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
 
 
 def _divide(
@@ -73,30 +67,19 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    tiles = _checked(goal, cfg)
+    _check(goal, cfg)
     to_json = goal.suffix.lower() == ".json"
-    data, report = _read(source, cfg, with_sizes=to_json or tiles is not None)
+    data, report = _read(source, cfg, with_sizes=to_json)
     outputs = _divide(data, goal, cfg.split, cfg)
     if existing := next((path for path in outputs if path.exists()), None):
         raise DataError(f"{existing} exists: give another name, or delete it")
     texts = {} if to_json else _class_names(source, goal, data.classes)
-    if data.is_partly_annotated and (tiles or not to_json):
+    if data.is_partly_annotated and not to_json:
         text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
-        report.append(f"{source}: {text}: write COCO JSON without tiles")
-    folder = goal.with_name(f"{goal.stem}_tiles")
-    if tiles and folder.exists():
-        raise DataError(f"{folder} exists: give another name, or delete it")
-    try:
-        if tiles:
-            outputs, lines = cut_tiles(outputs, folder, tiles, cfg.seed)
-            report += lines
-        texts |= _texts(outputs, goal)
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        write_all(texts)
-    except BaseException:
-        if tiles:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+        report.append(f"{source}: {text}: write COCO JSON")
+    texts |= _texts(outputs, goal)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    write_all(texts)
     for path, chosen in outputs.items():
         report.append(f"{path}: {amount(len(chosen), 'image')}, {amount(len(chosen.boxes), 'box')}")
     return report
@@ -112,8 +95,8 @@ def _texts(outputs: dict[Path, Annotations], goal: Path) -> dict[Path, str]:
     return {path: split.text_of(data, place) for path, data in outputs.items()}
 
 
-def _checked(goal: Path, cfg: Config) -> Tiles | None:
-    """Checks all that needs no data. Returns the layout of tile=, or None without it. Raises ValueError."""
+def _check(goal: Path, cfg: Config) -> None:
+    """Checks all that needs no data. Raises ValueError."""
     choices: dict[str, Sequence[str]] = {"bad_boxes": ("drop", "error"), "bad_images": ("error", "skip", "repair")}
     if cfg.source_split:
         choices["source_split"] = tuple(SPLITS)
@@ -125,11 +108,6 @@ def _checked(goal: Path, cfg: Config) -> Tiles | None:
     if cfg.split_by and not cfg.split:
         raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
     require_writable(str(goal), goal.parent)
-    if cfg.tile is None:
-        if cfg.overlap is not None:
-            raise DataError(f"overlap={cfg.overlap} is for tiles: give their side too, as in tile=640")
-        return None
-    return Tiles(cfg.tile, cfg.overlap)
 
 
 def _read(source: str, cfg: Config, with_sizes: bool) -> tuple[Annotations, list[str]]:
@@ -164,14 +142,13 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
 
 def main(words: list[str]) -> None:
     """Converts with the arguments `words`: FOLDER TARGET.txt name=value ..."""
-    if not words:
-        raise SystemExit(__doc__)
     try:
-        first = matched(words[0])
+        first = matched(next(iter(words), ""))
         options = asdict(override(Config(), words, {"data": lambda word: word == first, "target": bool}))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:
-            raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
+            fix = "python -m tools.convert FOLDER TARGET.txt; python -m tools.convert --help explains the options"
+            raise ConfigError(f"two paths are needed: {fix}")
         print("\n".join(convert(source, target, **options)))
     except (ValueError, OSError) as error:
         raise SystemExit(error_text(error)) from error

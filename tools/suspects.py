@@ -36,7 +36,9 @@ from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.label_files import Labeled, LabelFiles
 from deploy.load import OFFICIAL, file_of, is_checkpoint
+from engine.evaluation import MAX_DETECTIONS
 from engine.runs import create, runs
+from nets.postprocess import MAX_CANDIDATES
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_page import TITLES, write_page
@@ -121,7 +123,8 @@ def train(cfg: Config, folder: Path, name: str, train_file: str, val_file: str) 
 
 def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) -> list[Detected]:
     """Returns boxes [n, 4], scores [n] and labels [n], as numbered in the data, that a checkpoint detects in each image."""
-    detector = Detector(checkpoint, model, confidence=CONFIDENCE)
+    most = min(max(MAX_DETECTIONS, 2 * data.max_boxes), MAX_CANDIDATES)  # else labels of dense images would be suspects
+    detector = Detector(checkpoint, model, confidence=CONFIDENCE, max_detections=most)
     unknown = [name for name in data.classes if name not in detector.classes]
     if unknown:
         raise DataError(f"{checkpoint} has no class {', '.join(unknown)}: give a checkpoint that was trained with it")

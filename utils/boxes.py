@@ -14,7 +14,7 @@ The coordinate systems of boxes, and every place where they change from one to a
   `boxes_to_input` in utils/images.py, with the letterbox. Its inverse is `into_original` in utils/images.py, which
   nets/postprocess.py and deploy/onnx_model.py call.
 - Input to anchor points (offsets in strides) and back: nets/coder.py.
-- Image to tile: `cut_tiles` in tools/tiles.py. Tile to image: `merged` in deploy/tiles.py.
+- Tile to image: `merged` in deploy/tiles.py.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar

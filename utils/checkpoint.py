@@ -22,10 +22,11 @@ from torch import Tensor
 
 from utils import paddle
 from utils.file_checks import CheckpointError, fitting, refuse_non_finite, validated
-from utils.files import atomic_write, similar_path
+from utils.files import atomic_write, left_instead, missing_text
 from utils.text import brief, first_line
 
 FORMAT = 2
+ZIP = b"PK\x03\x04"  # with which the files of PyTorch begin
 PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
@@ -126,10 +127,11 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
     """
     path = Path(path)
     refuse_missing(path)
-    zipped = False
+    head = b""
     try:
         with open(path, "rb") as file:
-            zipped = file.read(4) == b"PK\x03\x04"  # as PyTorch decides
+            head = file.read(100)
+        zipped = head.startswith(ZIP)
         if path.suffix == PADDLE:
             return paddle.read(path)
         if zipped and not on_disk:
@@ -138,7 +140,7 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
                     raise zipfile.BadZipFile("checksums differ")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
     except Exception as error:  # damaged bytes can raise any kind of error
-        raise unreadable(path, zipped, error) from error
+        raise unreadable(path, head, error) from error
 
 
 def not_saved(path: Path, error: BaseException) -> DiskError:
@@ -157,13 +159,17 @@ def refuse_missing(path: Path) -> None:
     inside = next((path / name for name in ("best.pt", "last.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
         raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
-    near = inside or similar_path(str(path))
-    hint = f"did you mean {near}?" if near else "train.py writes runs/NAME/best.pt and last.pt"
-    raise CheckpointError(f"there is no checkpoint {path}; {hint}")
+    hint = f"did you mean {inside}?" if inside else f"{missing_text(str(path))}; train.py writes runs/NAME/best.pt"
+    raise CheckpointError(f"there is no checkpoint {path}: {hint}")
 
 
-def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
-    """Returns the error of a file that the reader refuses. `zipped`: it has PyTorch's present format."""
+def unreadable(path: Path, head: bytes, error: Exception) -> CheckpointError:
+    """Returns the error of a file that the reader refuses. `head`: its first bytes."""
+    if isinstance(error, PermissionError):
+        return CheckpointError(f"{path}: {error.strerror}: correct its permissions")
+    if what := left_instead(head):
+        return CheckpointError(f"{path} is {what}")
+    zipped = head.startswith(ZIP)
     if path.suffix == ".onnx":
         return CheckpointError(f"{path} is an exported file, not weights: name the .pt file that it came from")
     if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):

@@ -84,7 +84,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         if name in changes:
             raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: remove one")
         try:
-            changes[name] = _parse(text.strip(), kinds[name])
+            changes[name] = _parse(text if os.path.exists(text) else text.strip(), kinds[name])
         except ValueError:
             fix = _expected(name, kinds[name], getattr(cfg, name)) + _meanings(name, kinds[name], text)
             raise ConfigError(f"{shown}: write {fix}") from None
@@ -94,7 +94,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
 def _with_name(word: str, positional: Mapping[str, Callable[[str], bool]], kinds: Mapping[str, Any]) -> str:
     """Returns a word of the command line with a name, if it has none and a constant of `positional` accepts it."""
     name, equals, _ = word.partition("=")
-    if name in kinds or word.startswith("-") or (equals and not os.path.exists(word)):
+    if name in kinds or ((equals or word.startswith("-")) and not os.path.exists(word)):
         return word
     word = matched(word)
     owner = next((constant for constant, accepts in positional.items() if accepts(word)), None)

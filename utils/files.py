@@ -20,6 +20,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo", ".png", ".apng", ".w
 DRAWN_MARK = b"\nThaw drew boxes into this image"  # at the end of files, which decoders ignore
 DISK_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}  # EDQUOT: not on Windows
 DETECTIONS = "detections.json"  # of predict.py
+EVALUATION = {"metrics.json", "ground_truth.json"}  # of evaluate.py
 DRAWN, CROPS = "drawn", "crops"  # its folders next to it: images that are no data
 
 
@@ -29,6 +30,15 @@ def is_drawn(path: str) -> bool:
         file.seek(max(os.path.getsize(path) - len(DRAWN_MARK), 0))
         return file.read() == DRAWN_MARK
     return False
+
+
+def left_instead(head: bytes) -> str:
+    """Returns what a clone or a download left in the place of a file that begins with `head`, and the fix; "" for others."""
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS, not the file itself: git lfs pull fetches it"
+    if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
+        return "a web page, not the file itself: fetch it again, in a browser if it needs a login"
+    return ""
 
 
 def matched(word: str) -> str:
@@ -67,8 +77,8 @@ def similar_path(path: str) -> str | None:
 def files_under(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
 
-    Hidden files and folders are left out, and the images that predict.py makes of others; a folder that links lead to twice
-    is listed once."""
+    Hidden files and folders are left out, the images that predict.py makes of others, and the results of an evaluation, whose
+    boxes are those of validation images; a folder that links lead to twice is listed once."""
     found, seen, tops = [], set(), [os.fspath(folder)]
     for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
         for place, folders, names in os.walk(top, onerror=_raise_unreadable):
@@ -83,6 +93,8 @@ def files_under(folder: str | os.PathLike) -> list[str]:
             )
             tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
             prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+            if EVALUATION.issubset(names):
+                names = []
             found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
     return sorted(found)
 

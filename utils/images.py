@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from utils import jpeg
-from utils.files import IMAGE_SUFFIXES, files_under
+from utils.files import IMAGE_SUFFIXES, files_under, left_instead
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
 
 A = TypeVar("A")
@@ -34,6 +34,8 @@ READERS = 4  # threads that decode images while the network computes
 MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
+set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
+set_log_level(0)  # it would print a page about what an ImageError has in a line
 Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
 warnings.filterwarnings("ignore", module=r"PIL\.")  # about EXIF data that are damaged, and do not count then
 _LARGE = 1 << 25  # pixels of images from which on the size of the file must fit
@@ -134,9 +136,13 @@ def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
     except (cv2.error, MemoryError):
         image = None
     if image is None:
-        raise ImageError(f"{path}: cannot be decoded: {_FIX}")
+        raise _not_decoded(data, path)
     orientation = 1 if tiff else read_orientation(data)
     return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
+
+
+def _not_decoded(data: bytes, path: str) -> ImageError:
+    return ImageError(f"{path}: {left_instead(data[:100]) or f'cannot be decoded: {_FIX}'}")
 
 
 def check_header(data: bytes, path: str) -> None:
@@ -145,7 +151,7 @@ def check_header(data: bytes, path: str) -> None:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
     except Exception as error:  # damaged headers raise many kinds of errors
-        raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
+        raise _not_decoded(data, path) from error
     if width * height > MAX_PIXELS:
         fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
         raise ImageError(f"{path}: {width}x{height} are more than {MAX_PIXELS:,} pixels: {fix}")
@@ -171,7 +177,7 @@ def read_bytes(path: str) -> bytes:
         data = Path(path).read_bytes()
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
-            raise ImageError(f"{path}: {error.strerror}") from error
+            raise ImageError(f"{path}: {error.strerror}: correct the file or its permissions") from error
         raise ImageError(f"{path}: there is no such file: correct the path") from error
     if not data:
         raise ImageError(f"{path}: the file is empty: fetch it again, or remove it")

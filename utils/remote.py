@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from utils.progress import progress_bar
-from utils.text import first_line
+from utils.text import first_line, pip
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def storage(scheme: str) -> Any:
             options["client_kwargs"] = {"trust_env": True, "timeout": ClientTimeout(total=None, sock_read=30)}
         return fsspec.filesystem(scheme, **options)
     except ImportError as error:
-        fix = f"pip install {PACKAGES[scheme]}" if scheme in PACKAGES else first_line(error)
+        fix = pip(f"install {PACKAGES[scheme]}") if scheme in PACKAGES else first_line(error)
         raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
     except ValueError as error:
         raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error

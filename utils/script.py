@@ -47,6 +47,9 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except KeyboardInterrupt as error:
         print(f"\n{notes_of(error) or stopped}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+    except BrokenPipeError as error:  # what reads the output has ended, such as head
+        print(notes_of(error), file=sys.stderr)
+        raise SystemExit(141) from None  # 128 + SIGPIPE, which Windows does not have
     except processes.RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None
@@ -77,7 +80,8 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
     if lost_connection(error):
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
         return f"lost the connection to the other processes; {advice} ({why})"
-    if "DataLoader worker" in why and not why.startswith("Caught "):  # that is an error of its code
+    is_full = "unable to allocate shared memory" in str(error)
+    if is_full or ("DataLoader worker" in why and not why.startswith("Caught ")):  # that is an error of its code
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}"
     return None

@@ -69,6 +69,10 @@ def end_in_one_line(kind: type[BaseException], error: BaseException, trace) -> N
 def begin(script: Path) -> None:
     """Prepares the Python process of a script: checks the words of its command line, and makes Ctrl-C end it with one line."""
     sys.excepthook = end_in_one_line
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # MKL would end the process while PyTorch is imported
+        raise SystemExit("\nthe current folder was deleted: cd to one that exists") from None
     if "TORCHELASTIC_RUN_ID" in os.environ:  # each process would print it
         return
     constants = constants_of(script)

@@ -1,14 +1,20 @@
 """Text for messages: short, printable, in columns, and names of classes that can be drawn and written."""
 
 import csv
+import difflib
 import errno
+import importlib.util
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from html import unescape
 
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
+_TWINS = str.maketrans(
+    "\u0430\u0435\u0456\u043e\u0440\u0441\u0443\u0445\u0131", "aeiopcyxi", "'`"
+)  # what is typed on another keyboard
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 
 
@@ -88,10 +94,18 @@ def as_spelled(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def look_of(name: str) -> str:
-    """Returns what names that look or read alike have in common: without case, blanks, hyphens, underscores, width and
-    characters that are not seen, such as a soft hyphen."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return "".join(c for c in folded if unicodedata.category(c) not in ("Cf", "Pd", "Pc") and not c.isspace())
+    """Returns what names that look or read alike have in common: without case, blanks, hyphens, underscores, quotes, width,
+    escapes of HTML, and characters that are not seen, such as a soft hyphen. Cyrillic letters are their Latin twins."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", unescape(name)).casefold())
+    shown = (c for c in folded if unicodedata.category(c) not in ("Cf", "Pd", "Pc", "Pi", "Pf") and not c.isspace())
+    return "".join(shown).translate(_TWINS)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Returns the one of `names` that looks like a class name or is spelled most like it; None if none is near."""
+    looks = {look_of(other): other for other in names}
+    near = difflib.get_close_matches(look_of(name), looks, n=1)
+    return looks[near[0]] if near else None
 
 
 def split_names(text: str) -> list[str]:
@@ -127,6 +141,11 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"{brief(str(error.filename))}: {error.strerror}; use a shorter name"
     return str(error) or type(error).__name__
+
+
+def pip(words: str) -> str:
+    """Returns a command of pip for this environment. Those of uv have no pip, and the pip of the system does not reach them."""
+    return f"{'pip' if importlib.util.find_spec('pip') else 'uv pip'} {words}"
 
 
 def first_line(error: Exception) -> str:

@@ -111,7 +111,11 @@ def yaml_config(path: Path) -> dict[str, Any]:
     if len(data) > MAX_YAML or nesting.max(initial=0) > MAX_NESTING:
         raise DataError(f"{path}: not a YOLO data file, it is too large or nested: write train, val and names")
     try:
+        if problem := _repeated_yaml_key(yaml.compose(data, Loader=yaml.BaseLoader)):
+            raise DataError(f"{path}:{problem}")
         config = yaml.load(data, Loader=yaml.BaseLoader)  # only text: the class "no" is not False
+    except DataError:
+        raise
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
     if not isinstance(config, dict):
@@ -126,6 +130,17 @@ def yaml_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def _repeated_yaml_key(node: yaml.Node | None) -> str:
+    """Returns the line and the problem of a key that is there twice in a yaml file, or in a value such as `names`."""
+    values = [value for _, value in node.value] if isinstance(node, yaml.MappingNode) else []
+    for mapping in (one for one in (node, *values) if isinstance(one, yaml.MappingNode)):
+        keys = [key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)]
+        counts = Counter(key.value for key in keys)
+        if twice := next((key for key in reversed(keys) if counts[key.value] > 1), None):
+            return f"{twice.start_mark.line + 1}: the key {twice.value[:60]!r} is there twice: remove the wrong one"
+    return ""
+
+
 def _is_text(value: Any, key: str) -> bool:
     """Returns whether the value of a key is text, or a list of texts, or, for names, an object with texts."""
     if isinstance(value, dict) and key == "names":
@@ -136,8 +151,13 @@ def _is_text(value: Any, key: str) -> bool:
 
 def darknet_config(path: Path) -> dict[str, Any]:
     """Returns the contents of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
-    pairs = (line.partition("=") for _, line in text_lines(str(path)))
-    config: dict[str, Any] = {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
+    config: dict[str, Any] = {}
+    for number, line in text_lines(str(path)):
+        key, equals, value = line.partition("=")
+        if equals and config.setdefault(key.strip().lower(), value.strip()) != value.strip():
+            raise DataError(
+                f"{path}:{number}: the key {key.strip()[:60]!r} is there twice: remove the one that is wrong"
+            )
     names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
     if not os.path.isfile(names):
         raise DataError(f"{path}: there is no {names}: write it, with one class name per line")

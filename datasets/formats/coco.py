@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from datasets.errors import DataError, raise_any
 from datasets.formats.file import File, Folder
-from datasets.formats.source import Degrees, NoAngle, Source, box_around, points_box
+from datasets.formats.source import Degrees, NoAngle, Source, box_around, crowd_of, points_box
 from datasets.formats.splits import SplitFields, read_split, select_images
 from datasets.formats.typed_json import ABSENT, Side, as_object, optional, parse, rows, shown
 from datasets.store import Split
@@ -26,6 +26,7 @@ Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
 # Names of a category without boxes: nothing is in the image.
 EMPTY = ("empty", "blank", "background", "none", "nothing")
+KNOWN = {"license", "flickr_url", "coco_url", "date_captured", "keypoints", "num_keypoints"}  # of COCO; not read
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 
@@ -53,6 +54,21 @@ class Category(Struct, gc=False):
     supercategory: Any = None
 
 
+class Attributes(Degrees):
+    """The attributes of an object, as CVAT and Datumaro write them: the angle `rotation`, and marks such as difficult."""
+
+    crowd = False
+
+    @classmethod
+    def of(cls, value: Any) -> "Attributes":
+        """Returns what an object of attributes says. Raises ValueError for a mark with an unknown value."""
+        found = cls(Degrees.of(value))
+        found.crowd, problem = crowd_of(value) if isinstance(value, dict) else (False, "")
+        if problem:
+            raise ValueError(problem)
+        return found
+
+
 class Annotation(Struct, gc=False):
     image_id: Id
     category_id: Id
@@ -64,7 +80,7 @@ class Annotation(Struct, gc=False):
     difficult: Flag = None
     open: Flag = None  # this program's own key: a crowd region that is an ignore region
     segmentation: Raw = ABSENT  # parsed only without bbox
-    turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
+    attributes: Attributes = Attributes()
     rotation: NoAngle = NoAngle()
     angle: NoAngle = NoAngle()
     theta: NoAngle = NoAngle()
@@ -102,16 +118,18 @@ def read(file: File, split: Split) -> Source:
     Ids that are not whole numbers are numbered. A box that is missing is computed from the segmentation."""
     path, contents = file.path, as_object(file.json)
     problems: list[str] = []
+    unread: dict[str, set[str]] = {}  # keys of each list
 
     def listed(key: str, kind: type[T]) -> Iterator[tuple[int, T]]:
-        return rows(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
+        return rows(contents.get(key, ABSENT), kind, f"{path}: {key}", problems, unread.setdefault(key, set()))
 
     categories = [row for _, row in listed("categories", Category)]
     images = [row for _, row in listed("images", Image)]
     if not categories and b'"caption"' in bytes(memoryview(contents.get("annotations", ABSENT))[:4096]):
         raise DataError(f"{path}: captions, not boxes: give the file with the boxes, such as instances_train2017.json")
     by_image, used = _annotations(path, listed("annotations", Annotation), problems)
-    notes: list[str] = []
+    others = {key: ", ".join(sorted(unread[key] - KNOWN)) for key in ("images", "annotations")}
+    notes = [f"{path}: keys of the {key} that are not read: {text}" for key, text in others.items() if text]
     names, category_ids = _categories(path, categories, used, notes)
     found = Source(path, os.path.dirname(path), tuple(names), find_images=True, is_coco=True)
     found.problems, found.notes = problems, notes
@@ -180,9 +198,9 @@ def _annotations(
         if has_shape and not annotation.bbox:
             place = f"{path}: annotations[{index}].segmentation (id {annotation.id})"
             annotation.bbox = _outline_box(annotation.segmentation, place, problems)
-        elif annotation.turned and annotation.bbox and len(annotation.bbox) == 4:
+        elif annotation.attributes and annotation.bbox and len(annotation.bbox) == 4:
             x, y, width, height = annotation.bbox
-            annotation.bbox = _xywh(box_around((x, y, x + width, y + height), annotation.turned))
+            annotation.bbox = _xywh(box_around((x, y, x + width, y + height), annotation.attributes))
         if annotation.bbox:
             annotation.segmentation = ABSENT
     return by_image, used
@@ -242,7 +260,14 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Key, int], pla
     else:
         x, y, width, height = annotation.bbox
         area = width * height if annotation.area is None else annotation.area
-        crowd = int(annotation.iscrowd or annotation.ignore or annotation.difficult or annotation.open or 0)
+        marks = (
+            annotation.iscrowd,
+            annotation.ignore,
+            annotation.difficult,
+            annotation.attributes.crowd,
+            annotation.open,
+        )
+        crowd = int(any(marks))
         if annotation.open:
             source.ignored_rows.add(len(source.labels))
         source.add_box(place, x, y, x + width, y + height, label, crowd, area)

@@ -12,6 +12,7 @@ from datasets.formats.source import (
     LabelFile,
     Source,
     box_around,
+    crowd_of,
     ellipse_box,
     names_of,
     points_box,
@@ -57,9 +58,9 @@ def _box(shape: ElementTree.Element, place: str) -> Box:
     name = clean_name(shape.get("label", ""))
     if shape.tag in NO_AREA:
         return Box(name, (), no_box=shape.tag, place=place)
-    crowd = shape.findtext("attribute[@name='is_crowd']", "").strip().lower() in ("true", "1")
+    crowd, problem = crowd_of({node.get("name"): node.text for node in shape.iterfind("attribute")})
     try:
-        return Box(name, _corners(shape), crowd, place=place)
+        return Box(name, _corners(shape), crowd, problem, place=place)
     except ValueError:
         what = " ".join(f'{key}="{value[:40]}"' for key, value in shape.items())
         return Box(name, (), problem=f"<{shape.tag} {what}> has no box of numbers: export it again", place=place)

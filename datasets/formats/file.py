@@ -20,7 +20,7 @@ BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".tga", ".dng", ".cr2", ".nef", ".arw", ".raw")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]+)["']""")
-_BARE_AMPERSAND = re.compile(rb"&(?!(amp|lt|gt|quot|apos|#\d+|#x[\da-fA-F]+);)")
+_BARE = re.compile(rb"&(?!(amp|lt|gt|quot|apos|#\d+|#x[\da-fA-F]+);)|<(?![\w/!?:])|<(?=\d)")  # characters of no markup
 _TOKEN = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?|[{}\[\]]')
 
 
@@ -133,9 +133,11 @@ def parse_xml(path: str | os.PathLike) -> ElementTree.Element:
             name = declared[1].decode().lower() if declared else "utf-8"
             return ElementTree.fromstring(data.decode("gb18030" if name in ("gb2312", "gbk") else name))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        if bare := _BARE_AMPERSAND.search(data):
-            line = data.count(b"\n", 0, bare.start()) + 1
-            raise DataError(f"{path}: not valid XML (line {line}): write &amp; for the character &") from error
+        if bare := _BARE.search(data):
+            line, code = data.count(b"\n", 0, bare.start()) + 1, {b"&": "&amp;", b"<": "&lt;"}[bare[0]]
+            raise DataError(
+                f"{path}: not valid XML (line {line}): write {code} for the character {bare[0].decode()}"
+            ) from error
         raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
 
 

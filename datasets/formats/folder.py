@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, NoReturn
 
-from datasets.errors import DataError, one_line, raise_any
+from datasets.errors import DataError, graded, one_line, raise_any
 from datasets.formats import annotation_file, image_paths, yolo
 from datasets.formats.file import File, Folder, images_of, stem_of, unread_image_notes
 from datasets.formats.formats import (
@@ -25,7 +25,6 @@ from datasets.formats.formats import (
     TABLE,
     TEXT,
     UNREADABLE,
-    WRITE_LINES,
     XML,
     YAML,
     YOLO,
@@ -93,14 +92,11 @@ def _refuse(folder: Folder, formats: Callable[[str], Format | None]) -> NoReturn
             raise refusal(folder.path / name, row)
     problems = [problem_of(folder.file(name)) for name in files if formats(name) is UNREADABLE]
     raise_any(f"{folder.path}: no file with boxes, but files that cannot be read: {len(problems)}", problems)
-    for name in folder.of_suffix((*TABLE, *XML, *LINES)):
+    for name in folder.of_suffix((*TABLE, *XML, *LINES, *JSON)):
         read_file(folder.path / name, folder.split)  # tells what is wrong with it
     if folder.images and not folder.of_suffix(TEXT):
         what = f"no file with boxes, only images ({len(folder.images)}), for example {folder.images[0]}"
-        if others := folder.of_suffix(JSON):
-            what += f", and JSON in no known format ({len(others)}), for example {others[0]}"
-        fix = WRITE_LINES if others else "label the images first"
-        raise DataError(f"{folder.path}: {what}: name the file or the folder with the boxes, or {fix}")
+        raise DataError(f"{folder.path}: {what}: name the file or the folder with the boxes, or label the images first")
     inside = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_dir())[:5])
     raise DataError(
         f"{folder.path}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is "
@@ -154,8 +150,9 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
             notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}, for example {example}")
         elif counts[kind] or kind != LISTS.name:  # other lists have no boxes
             why = "without an image" if is_yolo and kind == YOLO.name else "that are not read"
-            text = f"label files of {kind} {why}: {len(names)}, for example {one_line(names[0])}"
-            notes.append(f"{folder.path}: {text}")
+            text = f"{folder.path}: label files of {kind} {why}: {len(names)}, for example {one_line(names[0])}"
+            is_orphan = is_yolo and kind == YOLO.name  # and its image may count as a background
+            notes.append(graded(text, len(names), len(found)) if is_orphan else text)
     return notes if is_yolo else [*notes, *unread_image_notes(folder.path, folder.files), *_lost_images(folder, found)]
 
 

@@ -26,6 +26,7 @@ from datasets.formats import (
 from datasets.formats.file import CLASS_FILES, File, Folder, parse_xml, text_lines
 from datasets.formats.source import Source
 from datasets.store import Split
+from utils.files import left_instead
 
 JSON, XML, TEXT, TABLE = (".json",), (".xml",), (".txt",), (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
@@ -168,6 +169,8 @@ def _require_readable(file: File) -> None:
 
     Texts may be empty."""
     path = file.path
+    if what := left_instead(file.head[:100]):
+        raise DataError(f"{path}: {what}")
     if file.suffix != ".txt" and not os.path.getsize(path):
         raise DataError(f"{path}: empty: export the file again, or remove it")
     if file.suffix == ".json":

@@ -9,8 +9,18 @@ from msgspec import Struct
 
 from datasets.errors import DataError
 from datasets.formats import image_paths
-from datasets.formats.file import Folder
-from datasets.formats.source import Box, Degrees, LabelFile, Source, add_files, angle_problem, names_of, points_box
+from datasets.formats.file import Folder, stem_of
+from datasets.formats.source import (
+    Box,
+    Degrees,
+    LabelFile,
+    Source,
+    add_files,
+    angle_problem,
+    crowd_of,
+    names_of,
+    points_box,
+)
 from datasets.formats.splits import add_notes, select_images, select_split
 from datasets.formats.typed_json import ABSENT, Side, open_json, optional, rows
 
@@ -22,6 +32,8 @@ class Shape(Struct):
     points: list[tuple[float, float]]
     shape_type: str | None = None
     group_id: Any = None  # parts of one object have the same
+    difficult: Any = None  # of X-AnyLabeling
+    flags: dict[str, Any] | None = None
     rotation: Degrees = Degrees()  # the points of a polygon are rotated already, the corners of a rectangle are not
     angle: Degrees = Degrees()
     theta: Degrees = Degrees()
@@ -58,6 +70,9 @@ def read_files(
             nearest = index.all_nearest(name, os.path.basename(file.image))
             source.problems += image_paths.doubts(file.path, source.root, nearest)
             image = nearest[0] if nearest else image
+        elif stem_of(image) != stem_of(name) and (own := index.nearest(name)):  # copied or renamed without its contents
+            problem = f"it names {image}, but {own} has its name: correct the name in it, or take one of them out"
+            source.problems.append(f"{file.path}: {problem}")
         pairs.append((image, file))
     source.names = names_of(files)
     wanted = select_images(source, [file.path for file in files], [word for _, word in found], folder.split)
@@ -115,7 +130,7 @@ def _box(shape: Shape) -> Box:
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    problem = ""
+    crowd, problem = crowd_of({"difficult": shape.difficult} | (shape.flags or {}))
     if kind == "rectangle" and len(xs) == 2:
-        problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta})
-    return Box(name, points_box(shape.points), problem=problem)
+        problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta}) or problem
+    return Box(name, points_box(shape.points), crowd, problem)

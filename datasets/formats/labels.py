@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from datasets.classes import ids_of
-from datasets.errors import DataError, note_dropped, raise_any
+from datasets.errors import MUCH, DataError, note_dropped, raise_any
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
@@ -32,6 +32,7 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     written = np.frombuffer(source.areas)
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
+    notes += _area_notes(source.path, written, boxes)
     indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     notes += _report(
         source, [*problems, *_fractions_problem(source, boxes, np.diff(starts))], without_area, options.bad_boxes
@@ -64,13 +65,25 @@ def resolve_labels(source: Source, options: ReadOptions, classes: Classes) -> An
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes])))
 
 
+def _area_notes(path: str, areas: np.ndarray, boxes: np.ndarray) -> list[str]:
+    """Returns a note about written areas (NaN: none) that are 0 or larger than their boxes, as after a resize of the images."""
+    with np.errstate(all="ignore"):
+        inside = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        wrong = int(((inside > 0) & ((areas == 0) | (areas > 1.1 * inside))).sum())
+    text = f"{path}: areas that are 0 or larger than their boxes: {wrong}; they decide what AP_small, medium and large count"
+    return [text] if wrong else []
+
+
 def _report(source: Source, problems: list[str], without_area: list[str], bad_boxes: str) -> list[str]:
     """Returns a note about the boxes that are left out. Raises DataError for problems, and for bad boxes as `bad_boxes` says."""
     problems = list(dict.fromkeys(source.problems + problems))  # a label file may be that of two images
     if problems and bad_boxes == "error":
         problems += without_area
     raise_any(f"{source.path}: problems: {len(problems)}", problems)
-    return note_dropped(f"{source.path}: boxes without area", without_area, len(source.labels), bad_boxes)
+    question = ""
+    if len(without_area) > 1 and len(without_area) >= MUCH * len(source.labels):
+        question = " (are these x, y, width, height, or corners in another order?)"
+    return note_dropped(f"{source.path}: boxes without area{question}", without_area, len(source.labels), bad_boxes)
 
 
 def _fractions_problem(source: Source, boxes: np.ndarray, counts: np.ndarray) -> list[str]:

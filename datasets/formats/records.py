@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Raw, Struct, field
@@ -10,7 +11,7 @@ from msgspec import Raw, Struct, field
 from datasets.errors import DataError, open_file
 from datasets.formats.file import File, Folder, text_lines
 from datasets.formats.labelme import read_files
-from datasets.formats.source import Box, LabelFile, Source, names_of, points_box
+from datasets.formats.source import Box, LabelFile, Source, crowd_of, names_of, points_box
 from datasets.formats.splits import SPLITS, SplitFields, source_of_split, word_split
 from datasets.formats.typed_json import ABSENT, BOM, as_list, parse
 from datasets.store import Split
@@ -59,6 +60,7 @@ class _Objects(Struct, frozen=True):
     categories: list[int | str] | None = None
     label: list[int | str] | None = None
     labels: list[int | str] | None = None
+    iscrowd: list[Any] | None = None
 
 
 class HuggingFace(SplitFields, kw_only=True):
@@ -76,7 +78,9 @@ class HuggingFace(SplitFields, kw_only=True):
         if len(names) != len(found.bbox):
             yield Box("", (), problem=f"{len(found.bbox)} boxes, but {len(names)} categories: give each box one")
             return
-        yield from (_box(name, *bbox) for name, bbox in zip(names, found.bbox, strict=True))
+        for name, bbox, mark in zip_longest(names, found.bbox, (found.iscrowd or ())[: len(names)]):
+            crowd, problem = crowd_of({"iscrowd": mark})
+            yield _box(name, *bbox)._replace(crowd=crowd, problem=problem)
 
 
 def read_hugging_face(file: File, split: Split) -> Source:

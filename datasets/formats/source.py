@@ -4,15 +4,17 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from datasets.errors import check_path, first_ten, graded
 from datasets.store import Classes, Strings
-from utils.text import class_name_problem, clean_name
+from utils.text import class_name_problem, clean_name, look_of
 
 Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
 CROWD = ("1", "1.0", "true", "yes")
 NO_CROWD = ("0", "0.0", "false", "no", "", "-1", "unspecified")  # -1: not known (Open Images)
+MARKS = ("iscrowd", "isgroupof", "difficult", "ignore")  # of an object, in any spelling: it becomes a crowd region
 FIELDS = ("rotation", "angle", "theta")  # of an annotation, or columns of a table
 FIX = "this format does not define rotated boxes: write the box around the object and remove the field"
 
@@ -158,12 +160,19 @@ def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not class_name_problem(name)))
 
 
-def crowd_of(word: str) -> tuple[bool, str]:
-    """Returns whether a word marks a box as a crowd region, and what is wrong with the word; "" if it is known."""
-    word = word.strip().lower()
-    if word in CROWD or word in NO_CROWD:
-        return word in CROWD, ""
-    return False, f"{word!r} does not tell whether the box is a crowd region: write 0 or 1"
+@lru_cache(maxsize=1000)
+def is_mark(name: str | None) -> bool:
+    """Returns whether a field, column or attribute of an object is one of MARKS: iscrowd, is_crowd, isCrowd."""
+    return look_of(name or "") in MARKS
+
+
+def crowd_of(fields: Mapping[Any, Any]) -> tuple[bool, str]:
+    """Returns whether one of the MARKS in `fields` (name -> value) makes an object a crowd region, and what is wrong."""
+    words = {name: str(value or 0).strip().lower() for name, value in fields.items() if is_mark(name)}
+    for name, word in words.items():
+        if word not in (*CROWD, *NO_CROWD):
+            return False, f"{name} is {word!r}, which does not tell whether the box is a crowd region: write 0 or 1"
+    return not set(CROWD).isdisjoint(words.values()), ""
 
 
 def side(text: str) -> int:

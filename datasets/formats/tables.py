@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats.file import File, text_lines
-from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, crowd_of, names_of, side
+from datasets.formats.source import FIELDS, Box, LabelFile, Source, angle_problem, crowd_of, is_mark, names_of, side
 from datasets.formats.splits import SPLITS, source_of_split, word_split
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -30,7 +30,6 @@ NAMES = {  # field -> the names of its column in a header, in lower case
 OPTIONAL = {
     "width": ("width",),
     "height": ("height",),
-    "crowd": ("isgroupof", "iscrowd", "is_crowd", "difficult"),
     "split": ("split",),
     "other_split": ("set", "subset", "partition", "usage"),  # counts if it names splits and there is no column split
 }  # of the image
@@ -46,6 +45,7 @@ class Columns(NamedTuple):
     is_header: bool = False  # the first row is no data
     is_open_images: bool = False
     angles: Mapping[str, int] = {}  # name -> position of columns with an angle of the box
+    marks: Mapping[str, int] = {}  # and of those that may make it a crowd region
     unread: tuple[str, ...] = ()  # names of the other columns
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
@@ -71,8 +71,7 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     if len(missing) > len(NAMES) // 2 and _is_data(row):
         return Columns({name: index for index, name in enumerate(NO_HEADER)}, len(row))
     if missing:
-        there = one_line(",".join(row)[:200])
-        raise DataError(f"{place}: {len(row)} columns ({there}), but none for {', '.join(missing)}: write {FORMS}")
+        raise DataError(f"{place}: {_no_columns(row, missing)}")
     if twice := [row[index] for indices in found.values() if len(indices) > 1 for index in indices]:
         raise DataError(
             f"{place}: columns of the same meaning, {', '.join(twice)}: remove those that are not the labels"
@@ -83,10 +82,26 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
         raise DataError(f"{place}: more corners than those of a box, {', '.join(more)}: write {FORMS}")
     angles = {row[i].strip(): i for i, word in enumerate(words) if not set(FIELDS).isdisjoint(re.split("[ _]", word))}
     is_open_images = {"imageid", "labelname"} <= set(words)  # which has many more columns
-    unread = (
-        () if is_open_images else tuple(word for i, word in enumerate(row) if i not in {*at.values(), *angles.values()})
-    )
-    return Columns(at, len(row), True, is_open_images, angles, unread)
+    marks = {row[i].strip(): i for i, word in enumerate(words) if is_mark(word)}
+    read |= {*angles.values(), *marks.values()}
+    unread = () if is_open_images else tuple(word for i, word in enumerate(row) if i not in read)
+    return Columns(at, len(row), True, is_open_images, angles, marks, unread)
+
+
+def _no_columns(row: Sequence[str], missing: Sequence[str]) -> str:
+    """Returns what is wrong with a first row that lacks the columns `missing`, and the fix."""
+    there = one_line(",".join(row)[:200])
+    problem = f"{len(row)} columns ({there}), but none for {', '.join(missing)}"
+    boxes = next((word.strip() for word in row if "box" in word.lower()), "")
+    if _has_image(row) or sum(map(_is_number, row)) >= len(CORNERS):
+        problem = f"{len(row)} fields with data ({there}), but no names of columns above them"
+    elif set(CORNERS) <= set(missing) and {"x", "left"}.isdisjoint(row):
+        problem += f", which {boxes} holds as one text" if boxes else "; classes of whole images are not read"
+    return f"{problem}: write {FORMS}"
+
+
+def _has_image(row: Sequence[str]) -> bool:
+    return any(word.strip().lower().endswith(IMAGE_SUFFIXES) for word in row)
 
 
 def _is_data(row: Sequence[str]) -> bool:
@@ -117,8 +132,7 @@ def is_table(file: File) -> bool:
             return True
         except DataError:
             _, words = next(rows, (0, []))
-            has_image = any(word.strip().lower().endswith(IMAGE_SUFFIXES) for word in words)
-            return has_image and sum(map(_is_number, words)) >= len(CORNERS)
+            return _has_image(words) and sum(map(_is_number, words)) >= len(CORNERS)
     return False
 
 
@@ -168,7 +182,7 @@ def _box(columns: Columns, row: Sequence[str], names: Mapping[str, str], place: 
     """Returns the box of a row, or what is wrong with it. `names`: {code: class name}."""
     fields = columns.fields(row)
     words = [fields[name] for name in CORNERS]
-    crowd, problem = crowd_of(fields.get("crowd", ""))
+    crowd, problem = crowd_of({name: row[index] for name, index in columns.marks.items() if index < len(row)})
     angles = {name: row[index].strip() for name, index in columns.angles.items() if index < len(row)}
     problem = angle_problem(angles) or problem
     try:

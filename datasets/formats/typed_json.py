@@ -7,14 +7,16 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from datasets.errors import DataError, open_file
-from utils.text import brief
+from utils.text import brief, look_of
 
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
@@ -69,11 +71,36 @@ def as_list(contents: Contents) -> list[Raw]:
     return contents if isinstance(contents, list) else []
 
 
-def _repeated_key(text: bytes, found: Any) -> str:
+@lru_cache(maxsize=1000)
+def _other_spellings(fields: tuple[str, ...], keys: frozenset[bytes]) -> dict[str, str]:
+    """Returns {key: field} of the `keys` that are written otherwise than `fields`, as imageId is for image_id."""
+    by_look = {look_of(field): field for field in fields}
+    names = (key.decode("utf-8", "replace") for key in keys)
+    return {name: by_look[look_of(name)] for name in names if name not in fields and look_of(name) in by_look}
+
+
+def _respelled(text: bytes, names: Mapping[str, str]) -> bytes:
+    """Returns the JSON text of an object with other keys, also one that is then there twice. `names`: key -> what it becomes."""
+    with suppress(*_ERRORS):
+        found = msgspec.json.decode(text, type=dict[str, Raw]).items()
+        pairs = [msgspec.json.encode(names.get(key, key)) + b":" + bytes(value) for key, value in found]
+        return b"{" + b",".join(pairs) + b"}"
+    return text
+
+
+def unread_keys(raw: Raw, kind: Any) -> set[str]:
+    """Returns the keys of an object of JSON that are no fields of the Struct `kind`, in any spelling."""
+    looks = set(map(look_of, kind.__struct_encode_fields__))
+    return {key for key in parse(raw, dict[str, Raw], "", []) or () if look_of(key) not in looks}
+
+
+def _repeated_key(text: bytes, found: Any, keys: list[bytes] | None = None) -> str:
     """Returns the problem of a key that an object in a JSON text has twice: one of its values is not read. "" without one.
 
-    `found`: what was read. Lists, and objects whose values are not yet parsed, are looked into when their values are parsed."""
-    keys = () if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
+    `found`: what was read; `keys`: of the text, if they are known. Lists, and objects whose values are not yet parsed, are
+    looked into when their values are parsed."""
+    if keys is None:
+        keys = [] if isinstance(found, list) or _has_all(found, text) else _KEY.findall(text)
     if len(set(keys)) < len(keys):
         try:
             json.loads(text, object_pairs_hook=_unique)
@@ -112,12 +139,16 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
     text = bytes(raw) or b"null"
+    fields = getattr(kind, "__struct_encode_fields__", ())
+    keys = _KEY.findall(text) if fields else None
+    if keys and (others := _other_spellings(fields, frozenset(keys))):
+        text, keys = _respelled(text, others), None
     try:
         found = msgspec.json.decode(text, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
-    if problem := _repeated_key(text, found):
+    if problem := _repeated_key(text, found, keys):
         problems.append(f"{place}: {problem}")
     return found
 
@@ -127,9 +158,15 @@ def optional(raw: Raw, kind: type[T], place: str, problems: list[str], strict: b
     return None if bytes(memoryview(raw)[:5]) in (b"", b"null") else parse(raw, kind, place, problems, strict)
 
 
-def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
-    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows."""
+def rows(
+    raw: Raw, kind: type[T], place: str, problems: list[str], unread: set[str] | None = None
+) -> Iterator[tuple[int, T]]:
+    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` and null have no rows.
+
+    `unread` gets the keys of the first row that are not read."""
     for index, row in enumerate(optional(raw, list[Raw], place, problems, strict=True) or ()):
+        if unread is not None and not index:
+            unread |= unread_keys(row, kind)
         found = parse(row, kind, f"{place}[{index}]", problems)
         if found is not None:
             yield index, found

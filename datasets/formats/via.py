@@ -7,7 +7,7 @@ from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError
 from datasets.formats.file import File
-from datasets.formats.source import Box, LabelFile, Source, ellipse_box, names_of, points_box
+from datasets.formats.source import Box, LabelFile, Source, crowd_of, ellipse_box, names_of, points_box
 from datasets.formats.splits import SplitFields, source_of_split
 from datasets.formats.typed_json import Angle, as_object, parse, shown
 from datasets.store import Split
@@ -124,14 +124,14 @@ def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, 
     corners = _corners(shape)
     if corners is None:
         return Box(name, (), no_box=shape.name or "shape without a name", place=place)
-    problem = ""
+    crowd, problem = crowd_of({key: one for key, one in region.region_attributes.items() if key != attribute})
     if attribute is None:
         name = "object"  # the user names the only class
     elif not name:
         problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
     if not corners:
         problem = "the polygon needs as many x as y: draw it again, or remove it"
-    return Box(name, corners, problem=problem, place=place)
+    return Box(name, corners, crowd, problem, place=place)
 
 
 def _corners(shape: Shape) -> tuple[float, ...] | None:

@@ -3,7 +3,7 @@
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from datasets.errors import DataError
 from datasets.formats import image_paths
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, of_suffix, parse_xml, stem_of, text_lines
 from datasets.formats.source import (
+    CROWD,
     FIELDS,
     Box,
     Degrees,
@@ -41,6 +42,8 @@ OBJECT_PARTS = (
     "points",
     "point",
 )  # in lower case
+LEAST = 4  # numbers of a box
+SIDES = ("xmin", "ymin", "xmax", "ymax")
 WRITE_VOC = (
     "write <object><name>CLASS</name><bndbox><xmin>, <ymin>, <xmax>, <ymax>, in pixels, right below <annotation>"
 )
@@ -107,6 +110,11 @@ def _source(folder: Folder, every: Sequence[str], listed: Listed) -> Source:
         nearest = index.all_nearest(xml, parsed[xml].image)
         source.problems += image_paths.doubts(path / xml, root, nearest)
         rows.append((next(iter(nearest), None), parsed[xml]))
+    stems, named = set(map(stem_of, images)), {xml: stem_of(parsed[xml].image) for xml in xmls}
+    others = [xml for xml in xmls if named[xml] != stem_of(xml) and {named[xml], stem_of(xml)} <= stems]
+    if others:
+        text = f"XML files that name another image than that of their own name, which counts: {len(others)}"
+        source.notes.append(f"{path}: {text}, for example {others[0]}")
     pairs = [(image or file.image or f"{stem_of(file.path)}.jpg", file) for image, file in rows]
     add_files(source, pairs + _backgrounds(source, path, listed, index if xmls else None))
     return source
@@ -200,10 +208,8 @@ def _voc_file(path: Path) -> LabelFile:
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
     found = root.findall("object")
-    parts = [str(node.tag) for node in root.iter() if str(node.tag).lower() in OBJECT_PARTS]
-    problem = ""
-    if len(found) < parts.count("object") or (parts and not found):
-        problem = f"{parts[0]} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}"
+    below = [node for node in root if node.tag != "object" and _may_be_object(node, bool(found))]
+    problem = f"{below[0].tag} is not where VOC has it, annotation/object/bndbox: {WRITE_VOC}" if below else ""
     return LabelFile(
         problem=problem,
         path=str(path),
@@ -218,9 +224,12 @@ def _voc_box(node: ElementTree.Element) -> Box:
     name = clean_name(own.get("name", ""))
     boxes = node.findall("bndbox")
     inner = _texts(boxes[0]) if boxes else {}
-    words = [inner.get(side, "") for side in ("xmin", "ymin", "xmax", "ymax")]
-    if len(boxes) > 1:
-        return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
+    words = [inner.get(side, "") for side in SIDES]
+    if own.get("deleted", "").strip() in CROWD:  # LabelMe's web page keeps what was deleted
+        return Box(name, (), no_box="deleted")
+    counts = Counter(str(part.tag) for part in chain(node, *boxes))
+    if twice := next((tag for tag in ("name", "bndbox", *SIDES) if counts[tag] > 1), ""):
+        return Box(name, (), problem=f"{name!r} has {counts[twice]} {twice}: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
     except ValueError:
@@ -229,8 +238,20 @@ def _voc_box(node: ElementTree.Element) -> Box:
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
     angles = {field: own[field] for field in FIELDS if field in own}
     angles |= {f"bndbox/{field}": inner[field] for field in FIELDS if field in inner}
-    crowd, problem = crowd_of(own.get("difficult", own.get("Difficult", "")))
+    crowd, problem = crowd_of(attributes | own)
     return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles) or problem)
+
+
+def _may_be_object(node: ElementTree.Element, has_others: bool) -> bool:
+    """Returns whether an element next to objects holds some; without others, whether it may: it has a name and the numbers
+    of a box."""
+    tags = {str(part.tag).lower() for part in node.iter()}
+    if has_others:
+        return "object" in tags
+    texts = (text for part in node.iter() for text in (part.text or "", *part.attrib.values()))
+    words = [word for text in texts for word in re.split(r"[\s,;]+", text) if word]
+    numbers = sum(word.replace(".", "", 1).isdecimal() for word in words)
+    return not tags.isdisjoint(OBJECT_PARTS) or LEAST <= numbers < len(words)
 
 
 def _texts(node: ElementTree.Element) -> dict[str, str]:

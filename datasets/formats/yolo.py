@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
+from urllib.parse import unquote
 
-from datasets.errors import DataError, one_line, open_file, raise_any
+from datasets.errors import DataError, graded, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_names import ClassLists, find_lists
 from datasets.formats.file import (
@@ -29,7 +30,7 @@ from datasets.formats.file import (
 from datasets.formats.source import Corners, Source, points_box
 from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from utils.files import files_under
+from utils.files import files_under, left_instead
 from utils.text import amount, look_of, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
@@ -228,7 +229,11 @@ def read_images(
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
     alone = [image for image, exists in zip(images, known, strict=True) if not exists]
-    found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans)
+    near = _orphans(images) if orphans is None else []
+    if near:
+        text = f"{source}: label files without an image: {len(near)}, for example {one_line(near[0])}"
+        found.notes.append(graded(text, len(near), len(images)))
+    found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans or near)
     polygons, lengths, are_key_points = 0, set(), True
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
@@ -275,12 +280,16 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
         what = f"none of {amount(len(images), 'image')} is there"
         return f"{what} ({', '.join(images[:1])}): image_root=FOLDER names the folder of the images"
     top = source if os.path.isdir(source) else os.path.dirname(source) or "."
-    index = image_paths.Stems(of_suffix(files_under(top), ".txt"), there)
+    texts = of_suffix(files_under(top), ".txt")
+    index = image_paths.Stems(texts, there)
     labels = [label for image in there if (label := index.nearest(image))]
     what = f"no label file for any of {amount(len(there), 'image')}"
     if not labels:
         example = f"{there[0]} has none in {_label_places(there[0])[0]}"
-        return f"{what}, and none of their names below {top} ({example}): name both folders, as in LABELS image_root=IMAGES"
+        fix = "name both folders, as in LABELS image_root=IMAGES"
+        if other := next((text for text in texts if is_label(os.path.join(top, text), least=5)), None):
+            fix += f", or give label files, such as {other}, the names of their images"
+        return f"{what}, and none of their names below {top} ({example}): {fix}"
     place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
     root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
     command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
@@ -304,17 +313,21 @@ def _contradictions(source: str, images: list[str], labels: list[str]) -> list[s
     return [f"{texts[0]}: {fix}; images with such a pair in these folders: {len(texts)}" for texts in found.values()]
 
 
-def _look_alikes(images: Sequence[str], orphans: Iterable[str] | None) -> list[str]:
+def _orphans(images: Sequence[str]) -> list[str]:
+    """Returns the label files where those of `images` may be that have the name of no image."""
+    folders = sorted(set(map(os.path.dirname, images)))
+    places = [(folder, os.path.dirname(path)) for folder in folders for path in _label_places(f"{folder}/a.png")]
+    found = []
+    for folder, place in dict.fromkeys(places):
+        own = set(_label_names(folder, place).values())
+        others = [name for name in image_paths.entries(place) if name not in own and not is_named_otherwise(name)]
+        found += [path for name in of_suffix(others, ".txt") if is_label(path := os.path.join(place, name), least=5)]
+    return found
+
+
+def _look_alikes(images: Sequence[str], orphans: Iterable[str]) -> list[str]:
     """Returns the problems of images without a label file, and label files without an image, whose names look alike."""
-    if orphans is None:
-        places = {
-            (os.path.dirname(image), os.path.dirname(place)) for image in images for place in _label_places(image)
-        }
-        orphans = []
-        for folder, place in places:
-            own = set(_label_names(folder, place).values())
-            orphans += [os.path.join(place, name) for name in image_paths.entries(place) if name not in own]
-    labels = {look_of(stem_of(label)): label for label in orphans if label.lower().endswith(".txt")}
+    labels = {look_of(unquote(name)): label for label in orphans for name in (stem_of(label), stem_of(stem_of(label)))}
     pairs = [(image, label) for image in images if (label := labels.get(look_of(stem_of(image))))]
     return [
         f"{image} has no label file, and {label} has no image, but their names look alike: rename it to "
@@ -335,7 +348,8 @@ def _numbers(line: str) -> list[float]:
     try:
         return [number_of(word) for word in line.split()]
     except ValueError as error:
-        raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
+        fix = left_instead(line.encode()) or "write class x y width height"
+        raise ValueError(f"{line.strip()[:60]!r} is not numbers: {fix}") from error
 
 
 def _corners(values: Sequence[float]) -> Corners:

@@ -16,7 +16,7 @@ import evaluate
 import predict
 import train
 from datasets import demo, sources
-from datasets.classes import merge_notes
+from datasets.classes import class_notes
 from datasets.errors import DataError
 from datasets.formats.options import options_of, read_options
 from datasets.formats.read import read
@@ -342,7 +342,7 @@ def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
     assert "classes that look alike: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
-    (note,) = merge_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
+    (note,) = class_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
     assert "merge=leaf rust:Leaf Rust" in shlex.split(note.rpartition(";")[2])
 
 

@@ -145,3 +145,12 @@ def test_the_folders_of_classes_are_inside_the_output_folder_and_differ(tmp_path
     for name in names:
         (tmp_path / name).mkdir()
         assert (tmp_path / name).resolve().parent == tmp_path
+
+
+@pytest.mark.parametrize(("limit", "full"), [(1, "2 images"), (2, "1 image"), (3, "")])
+def test_images_whose_detections_reach_the_limit_are_counted(tmp_path, limit, full):
+    results, image = Results(lambda: tmp_path, CLASSES, (7, 90), limit=limit), np.zeros((20, 20, 3), np.uint8)
+    for count in (0, 1, 2):
+        results.add(image, result([[1, 1, 9, 9]] * count, [0] * count), f"{count}.png", f"{count}.png")
+    (line,) = [line for line in results.finish().splitlines() if "max_detections=" in line] or [""]
+    assert line.startswith(full) and bool(line) == bool(full)

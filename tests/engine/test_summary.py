@@ -97,6 +97,8 @@ def test_schedules_are_warned_about_only_if_they_leave_no_room():
     assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10, "coco"))
     assert "thaw" not in next(summary.schedule_warnings(1, 0, 4, "coco"))
     assert list(summary.schedule_warnings(50, 0, 10, None)) == []
+    assert list(summary.schedule_warnings(50, 0, 10, None, 50)) == []
+    assert "warmup_epochs=51" in next(summary.schedule_warnings(50, 0, 10, None, 51))
     assert "random backbone" in next(summary.schedule_warnings(50, 10, 10, None))
 
 

@@ -385,3 +385,14 @@ def test_a_problem_of_a_label_file_that_two_splits_share_is_reported_once(tmp_pa
         with refused(DataError, "a.txt:1") as caught:
             check(str(tmp_path / "train.txt"), str(tmp_path / f"{val}.txt"))
         assert str(caught.value).count("a.txt:1") == 1
+
+
+def test_an_unreadable_image_is_one_line_below_the_error(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", 10)
+    paint(tmp_path / "b.png", 20)
+    (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])
+    (tmp_path / "set.txt").write_text("a.png 1,1,9,9,0\nb.png 1,1,9,9,0\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
+    printed = text_of(check(str(tmp_path / "set.txt"), val=".5")[0])
+    assert [line for line in printed.splitlines() if "b.png" in line] and printed.count("b.png") == 1
+    told(printed, "set.txt:2", "bad_images=skip")

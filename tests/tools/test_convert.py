@@ -133,9 +133,8 @@ def test_fractions_must_add_up_to_one(source: Path, tmp_path: Path, split: tuple
 
 @pytest.mark.parametrize("seed, limit", [(-1, "at least 0"), (2**63, "at most 9223372036854775807")])
 def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: str) -> None:
-    for options in ({"split": (0.5, 0.5)}, {"tile": 32}):
-        with refused(ConfigError, f"seed={seed}", limit):
-            convert(str(source), str(tmp_path / "x.txt"), seed=seed, **options)
+    with refused(ConfigError, f"seed={seed}", limit):
+        convert(str(source), str(tmp_path / "x.txt"), seed=seed, split=(0.5, 0.5))
     convert(str(source), str(tmp_path / "x.txt"), seed=2**63 - 1, split=(0.5, 0.5))
 
 
@@ -257,15 +256,6 @@ def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_pat
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
     convert(str(source), str(tmp_path / "link" / "x.txt"))
     assert content(tmp_path / "link" / "x.txt") == content(source)
-
-
-def test_a_folder_of_the_user_is_kept_after_an_error(source: Path, tmp_path: Path, monkeypatch) -> None:
-    """Without tile=, a folder with the name of the tiles is not of this program."""
-    (tmp_path / "z_tiles").mkdir()
-    monkeypatch.setattr("tools.convert.write_all", lambda texts: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        convert(str(source), str(tmp_path / "z.txt"))
-    assert (tmp_path / "z_tiles").exists()
 
 
 def test_what_the_messages_about_images_and_boxes_advise_reads_the_data(tmp_path: Path) -> None:

@@ -422,3 +422,23 @@ def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
     one = of_kind("missing", truth, detected)[0]
     jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, truth[0][0], ("a", "b", "c"))
     assert jpeg.startswith(b"\xff\xd8") and len(jpeg) < 30_000
+
+
+def test_an_image_may_have_more_labels_than_detections_are_usual(tmp_path, monkeypatch):
+    """Labels that no detection could reach would all be suspects."""
+    boxes = " ".join(f"{n % 30},{n // 30},{n % 30 + 9},{n // 30 + 9},0" for n in range(400))
+    (tmp_path / "boxes.txt").write_text(f"a.png {boxes}\n")
+    (tmp_path / "classes.txt").write_text("egg\n")
+    given = {}
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_, **options):
+        given.update(options)
+        raise Stopped
+
+    monkeypatch.setattr(suspects, "Detector", stop)
+    with pytest.raises(Stopped):
+        suspects.detect("best.pt", read(str(tmp_path / "boxes.txt"), "train"))
+    assert given["max_detections"] >= 400

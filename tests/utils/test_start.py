@@ -51,6 +51,17 @@ def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows deletes no folder that is in use")
+def test_a_folder_that_was_deleted_is_named_before_mkl_ends_the_process(tmp_path):
+    gone = tmp_path / "gone"
+    program = f"import os, runpy; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); "
+    program += f"runpy.run_path({str(ROOT / 'train.py')!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and len(done.stderr.split("\n\n")) == 1 and mentions(done.stderr, "cd")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_python_without_the_requirements_is_told_to_activate_the_environment(tmp_path, command):
     (tmp_path / "cv2.py").write_text("raise ModuleNotFoundError('no cv2', name='cv2')")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from utils import text
 from utils.text import amount, number_of, percent
 
 
@@ -27,3 +28,18 @@ def test_numbers_are_read():
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError):
         number_of(text)
+
+
+def test_commands_of_pip_are_those_of_the_environment(monkeypatch):
+    """An environment of uv has no pip: the one of the system would install elsewhere."""
+    monkeypatch.setattr(text.importlib.util, "find_spec", lambda name: None)
+    assert text.pip("install trackers") == "uv pip install trackers"
+    monkeypatch.setattr(text.importlib.util, "find_spec", lambda name: object())
+    assert text.pip("install trackers") == "pip install trackers"
+
+
+@pytest.mark.parametrize(
+    "name, near", [("A", "a"), ("stop-sign", "stop_sign"), ("stopp sign", "stop_sign"), ("bicycle", None)]
+)
+def test_the_nearest_looks_alike_or_is_spelled_alike(name, near):
+    assert text.nearest(name, ("a", "stop_sign")) == near

@@ -16,9 +16,8 @@ from datasets.formats.options import ReadOptions, read_options
 from datasets.scan import scan
 from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
-from tools.convert import main as convert
 from utils import checkpoint
-from utils.images import decode_deep, decode_with_limits, read_bytes, read_image, read_reduced
+from utils.images import decode_with_limits, read_bytes, read_image, read_reduced
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 TWELVE = (0, 4095)
@@ -113,15 +112,6 @@ def test_validation_images_take_the_range_of_the_training_and_those_outside_are_
         assert any("4,095" in line for line in lines)
         (outside,) = (line for line in lines if "val_1.png" in line)
         assert outside.endswith("are clipped") and "other values: 1;" in outside
-
-
-def test_tiles_of_16_bit_images_keep_their_values(tmp_path, monkeypatch):
-    monkeypatch.setattr("tools.tiles.BACKGROUND", 1.0)
-    file = data_set(tmp_path, [(0, 4000)])
-    convert([file, str(tmp_path / "new.txt"), "tile=48"])
-    tiles = sorted((tmp_path / "new_tiles").iterdir())
-    tile = decode_deep(read_bytes(str(tiles[0])), "")
-    assert tile.dtype == np.uint16 and np.array_equal(tile, np.dstack([ramp(0, 4000)[:48, :48]] * 3))
 
 
 # ---- a training and what comes after it

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask
 from pycocotools.coco import COCO
-from refused import refused
+from refused import refused, told
 
 from datasets.errors import DataError
 from datasets.formats.options import ReadOptions
@@ -265,3 +265,17 @@ def test_a_file_that_names_its_splits_needs_no_val(tmp_path: Path) -> None:
     path = write(tmp_path, images, [annotation(1), annotation(2)])
     parts = read_train_and_val(path, Config.val, ReadOptions(), lambda note: None)
     assert [Path(part.path(0)).name for part in parts] == ["a.png", "b.png"]
+
+
+def test_an_image_whose_object_has_no_box_is_left_out_and_one_marked_empty_is_a_background(tmp_path: Path) -> None:
+    """As in data sets of camera traps. The counter-check: where every image has such an object, there is nothing to train."""
+    images, categories = (
+        [image(n, f"{n}.png") for n in (1, 2, 3)],
+        [{"id": 0, "name": "Empty"}, {"id": 1, "name": "cat"}],
+    )
+    marks = [annotation(2, 0, id=6, bbox=None), annotation(3, 1, id=7, bbox=None)]
+    found = read(write(tmp_path, images, [annotation(1, 1), *marks], categories), "train")
+    assert [Path(found.path(i)).name for i in range(len(found))] == ["1.png", "2.png"] and found.classes == ("cat",)
+    told("\n".join(found.notes), "3.png", "annotation 7", "'Empty'")
+    with refused(DataError, "3.png", "annotation 7", "give the file with the boxes"):
+        read(write(tmp_path, images[2:], marks[1:], categories), "train")

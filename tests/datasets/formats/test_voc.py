@@ -89,5 +89,5 @@ def test_boxes_that_are_not_those_of_voc_are_no_background(tmp_path: Path) -> No
         xml(tmp_path / f"{name}.xml", paint(tmp_path / f"{name}.png").name)
     path = tmp_path / "1.xml"
     path.write_text(path.read_text().replace("object>", "item>").replace("bndbox>", "bbox>"))
-    with refused(DataError, "1.xml", "bbox"):
+    with refused(DataError, "1.xml", "item"):
         read(str(tmp_path), "train")

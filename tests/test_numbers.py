@@ -1,0 +1,131 @@
+"""The numbers of both READMEs are those of the rows in benchmarks/results: none is missing, and none is added."""
+
+import json
+import re
+import shutil
+from statistics import mean, stdev
+
+import cv2
+import numpy as np
+import pytest
+from pages import ROOT, spans, tables, text_of
+from PIL import Image
+
+import nets
+from benchmarks import aquarium, small_data
+from benchmarks.small_data_tables import differences, interval, maps
+from benchmarks.table import RESULTS, read_rows
+from docs import draw_models, draw_results
+from docs.draw import IMAGES
+from docs.jpeg import write_dark
+
+SECTIONS = {"README.md": ("Why Thaw", "Models", "Results"), "README.zh-CN.md": ("为什么用 Thaw", "模型", "实测结果")}
+NO_TEXT = r"`[^`]*`|\]\([^)]*\)|<[^>]*>|^\| \*\*(?:Merge data sets|合并).*$"  # the row has numbers of incomplete.csv
+NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w.]*[a-zA-Z])", re.ASCII)  # not in names, such as YOLOv9 and H100
+ROWS = read_rows(RESULTS / "small_data.csv")
+GPU = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
+TIMES = tables(text_of(RESULTS / "milliseconds.md"))[0][1:]
+FILES = {f"{family}_{size}": f for family, row in nets.MODELS.items() for size, f in row.weights.items()}
+
+
+def numbers(page: str, section: str) -> set[str]:
+    """The numbers in the text of a section."""
+    text = text_of(ROOT / page).partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return set(NUMBER.findall(re.sub(NO_TEXT, " ", text, flags=re.MULTILINE)))
+
+
+def points(*values: float) -> set[str]:
+    return {f"{value:.1f}" for value in values}
+
+
+def milliseconds(name: str, side: int = 640) -> str:
+    (time,) = (row[5] for row in TIMES if (row[0].strip("`"), row[1]) == (name, str(side)))
+    return f"{float(time.split()[0]):.0f}"
+
+
+def of_libreyolo() -> set[str]:
+    """mAP of `new` and of LibreYOLO, the difference and the length."""
+    ours, theirs = (maps(ROWS, "report", recipe) for recipe in ("new", "libreyolo_yolox_nano"))
+    by_set = differences(small_data.REPORT, ours, theirs)
+    of_sets, pairs = interval([mean(some) for some in by_set]), interval(sum(by_set, []))
+    means = [mean(some[run] for run in some if run[0] in small_data.REPORT) for some in (ours, theirs)]
+    lengths = {str(small_data.DATA[name].epochs) for name in small_data.REPORT}
+    return points(*means, *of_sets, *pairs[1:]) | lengths | {"300", "95", str(len(sum(by_set, [])))}
+
+
+def of_why() -> set[str]:
+    """LibreYOLO without the details, the largest and the default model, the rival on a CPU, the tests on a GPU."""
+    details = {"7.0", "3.6", "10.4", "12"}
+    (rival,) = (row for row in TIMES if row[0] == "Ultralytics yolo26n")
+    failed, passed = re.findall(r"(\d+) (?:failed|passed)", GPU["tests"]["rows"][0]["result"])
+    models = {milliseconds("yolox_nano", 416), rival[2], milliseconds(rival[0]), *points(100 * FILES["ppyoloe_x"].ap)}
+    return (
+        of_libreyolo() - details | models | {failed, passed} | {"8.4", "2026", "16"}
+    )  # version, year, bits of an image
+
+
+def of_models() -> set[str]:
+    """AP and milliseconds of the models of the table, how many there are, and the images on which an AP was compared."""
+    names = [spans(row[0])[0] for row in tables(text_of(ROOT / "README.md"))[1][1:]]
+    sides = {name: FILES[name].image_size[0] for name in names}
+    times = {milliseconds(*model) for model in sides.items()} | set(map(str, sides.values()))
+    (images,) = set(re.findall(r"instances_val2017_core(\d+)", text_of(RESULTS / "official.md")))
+    return times | points(*(100 * FILES[name].ap for name in names)) | {str(len(FILES)), images}
+
+
+def of_results() -> set[str]:
+    """The bullets: fine-tuning, Aquarium, from scratch, speed."""
+    sizes = [small_data.DATA[name].images[0] for name in small_data.REPORT]
+    tuning = {str(number) for number in (min(sizes), max(sizes), 320, 3)} | {"1.6"}
+    sea = read_rows(RESULTS / "aquarium.csv")
+    ours = [[100 * float(row["AP"]) for row in sea if row["labels"] == labels] for labels in ("45", "112")]
+    published = [number for labels in (45, 112) for number in aquarium.PUBLISHED[labels][:2]]
+    parameters = re.findall(r"([\d.]+) million", text_of(RESULTS / "aquarium.md"))[:2]
+    aqua = points(*map(mean, ours), *map(stdev, ours), *published, *map(float, parameters)) | {
+        "45",
+        "112",
+        "640",
+        "100",
+    }
+    scratch = [[row for row in ROWS if row["recipe"] == recipe] for recipe in small_data.FROM_SCRATCH]
+    scores = points(*(100 * mean(float(row["AP"]) for row in rows) for rows in scratch))
+    minutes = points(*(mean(float(row["cpu_minutes"]) for row in rows) for rows in scratch))
+    lengths = {row[name] for rows in scratch for row in rows for name in ("epochs", "image_size")} | {"205"}
+    speed = {f"{draw_results.images_per_second(trainer):.0f}" for trainer in ("this one", "ultralytics")}
+    return of_libreyolo() | tuning | aqua | scores | minutes | lengths | speed | {"32", "8.4"}
+
+
+EXPECTED = (of_why, of_models, of_results)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_numbers_of_the_readmes_are_computed_from_rows(number):
+    expected = EXPECTED[number]()
+    english, chinese = (numbers(page, sections[number]) for page, sections in SECTIONS.items())
+    assert english == expected
+    assert chinese - {"4", "90"} == expected - {"0.9", "3.0"}  # 90 and 300 times 10,000; four data sets
+
+
+def test_no_setting_of_libreyolo_was_better_than_its_defaults_where_settings_were_tried():
+    defaults, *others = (maps(ROWS, "choose", recipe) for recipe in small_data.LIBREYOLO)
+    assert all(mean(some[run] - defaults[run] for run in some) < 0 for some in others if some)
+
+
+@pytest.mark.parametrize("stage", ["report", "choose"])
+def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
+    assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
+
+
+@pytest.mark.parametrize("name", ["results.png", "models.png"])
+def test_a_chart_shows_the_numbers_of_today_in_light_and_dark(name, tmp_path):
+    """The numbers are written inside of the light file; the dark one is made of its pixels."""
+    description = {
+        "results.png": lambda: " ".join(draw_results.numbers(draw_results.chart())),
+        "models.png": lambda: draw_models.description(draw_models.measured()),
+    }[name]()
+    light = IMAGES / name
+    assert Image.open(light).text["Description"] == description
+    shutil.copy(light, tmp_path)
+    write_dark(tmp_path / name)
+    dark = light.with_stem(light.stem + "_dark").name
+    np.testing.assert_array_equal(*(cv2.imread(str(folder / dark)) for folder in (IMAGES, tmp_path)))
