@@ -88,7 +88,7 @@ def test_the_pages_show_the_rows_of_incomplete_labels():
         for data in incomplete.SETS
         for kind in ("naive", "masks")
     }
-    gains = {f"{100 * (means[data, 'masks'] - means[data, 'naive']):+.1f}" for data in incomplete.SETS}
+    gains = {f"{round(100 * (means[data, 'masks'] - means[data, 'naive']), 1) + 0.0:+.1f}" for data in incomplete.SETS}
     for name in ("README.md", "README.zh-CN.md"):
         (line,) = re.findall(
             r"^.*incomplete_labels\.md#what-it-is-worth.*$", (ROOT / name).read_text("utf-8"), re.MULTILINE
