@@ -6,8 +6,10 @@ Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 
 from datasets.check_images import check_images
 from datasets.dataset import DetectionDataset
-from datasets.errors import DataError, logged
+from datasets.errors import WARNING, DataError, logged
 from datasets.formats import read
 from datasets.formats.class_names import read_classes
 from datasets.formats.options import options_of
@@ -33,9 +35,10 @@ from nets.postprocess import MAX_CANDIDATES
 from report.analysis import limit_notes, unlabeled_classes, unlabeled_note, write_report, write_results
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, constants_text, override, require, require_writable, show
+from utils.files import real_path
 from utils.remote_cache import shown
 from utils.script import run_script
-from utils.text import aligned, in_points, metric
+from utils.text import aligned, amount, in_points, metric
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def main(cfg: Config) -> dict:
         text = "the validation data of this checkpoint are not on this computer, or not as they were: write data=FOLDER"
         why = "\n".join(str(error).split("\n")[:2])  # one place is enough
         raise DataError(f"{shown(str(loaded.path))}: {text}\n{why}") from error
+    notes += training_images(loaded, cfg.data, data)
     data, outside = data.with_range(loaded.value_range)
     if cfg.confidence > LOW:
         notes.append(
@@ -135,6 +139,27 @@ def validation_data(loaded: load.Loaded) -> str | None:
         return written
     moved = loaded.path.parent / Path(written).name
     return str(moved) if moved.is_file() else written
+
+
+def training_images(loaded: load.Loaded, source: str | None, data: Annotations) -> list[str]:
+    """Returns a warning if some of the images that the user names as `source` are training images of the checkpoint.
+
+    They are known from the list that a run with val=.2 has written, or if it was trained on the same source. An image whose
+    listed path is gone was moved: then the last two parts of the path count."""
+    lists = [path for name in ("train.txt", "train.json") if (path := loaded.path.with_name(name)).is_file()]
+    train = str(loaded.config.get("train"))
+    if source is None or not (lists or Path(train).resolve() == Path(source).resolve()):
+        return []
+    with suppress(DataError, OSError):
+        known = read.read(lists[0] if lists else train, "train", options_of(loaded.config, loaded.classes))
+        paths = [known.path(index) for index in range(len(known))]
+        there = {real_path(path) for path in paths}
+        moved = {Path(path).parts[-2:] for path in paths if not os.path.exists(path)}
+        own = [data.path(index) for index in range(len(data))]
+        if count := sum(real_path(path) in there or Path(path).parts[-2:] in moved for path in own):
+            text = f"{count} of {amount(len(own), 'image')} are training images of this checkpoint, so the metrics are too high"
+            return [f"{WARNING}{source}: {text}"]
+    return []
 
 
 def measure(cfg: Config, loaded: load.Loaded, data: Annotations, ranks: processes.Ranks) -> dict:

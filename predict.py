@@ -145,7 +145,11 @@ def label_files(cfg: Config, detector: Detector, sources: Sources) -> LabelFiles
             raise ConfigError(f"{path}: this program drew boxes into it: give the original as source= to label it")
     model = "/".join(detector.path.parts[-2:])
     names = [*sources.images, *(f"{name}_000000.jpg" for name in sources.videos)]  # of a video, its first frame
-    return LabelFiles(cfg.labels, detector.classes, names, model, cfg.overwrite, cfg.negatives)
+    constants = []
+    if detector.config:  # ONNX files cannot be trained
+        start = {"weights": detector.path, "model": detector.loaded.name, "image_size": detector.image_size}
+        constants = [f"{name}={show(value)}" for name, value in start.items()]
+    return LabelFiles(cfg.labels, detector.classes, names, model, cfg.overwrite, cfg.negatives, constants)
 
 
 def category_ids(classes: Sequence[str]) -> Sequence[int]:

@@ -1,13 +1,13 @@
 """Trains a detector. Edit the constants below, or override them for one run: python train.py epochs=100 image_size=640,640"""
 
-from utils import start  # noqa: F401  before PyTorch is imported
+from utils import start  # before PyTorch is imported
 
 # isort: split
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from datasets.sources import is_demo, read_train_and_val, val_source
 from datasets.store import Annotations
 from datasets.transforms import Augment
 from engine import resume, run_constants, summary
+from engine.clock import Clock
 from engine.course import Course
 from engine.environment import code_digest, source_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
@@ -49,6 +50,8 @@ from utils.remote import exists, is_storage
 from utils.remote_cache import local_file, shown
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
+
+IMPORTS = time.perf_counter() - start.BEGAN  # seconds
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Config(Constants):
     resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run
     evaluate_every: int = 1  # epochs between two evaluations on val
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
-    save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
+    save_minutes: float = 10.0  # max minutes between saves of last.pt, which take 5 % of the time; 0: after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
     report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
 
@@ -211,6 +214,7 @@ def main(
     First it builds the objects that decide, in the order in which things become known. last.pt keeps the states of `origin`,
     the model, `rates`, `course` and `updater`; the others have none.
 
+    - `clock`: where the time of the run goes
     - `origin`: where the weights come from, and the saved states if a run is resumed
     - `memory`: images per step
     - `rates`: learning rates, weight decay and clipping of gradients
@@ -221,6 +225,7 @@ def main(
 
     Then comes the loop over the epochs.
     """
+    clock = Clock(IMPORTS if __name__ == "__main__" else 0.0, parts.clock)
     user_config = checked(constants)
     budget = TimeBudget(user_config.hours, parts.clock)  # the time of hours= begins here
     ranks = processes.start(user_config.device, user_config.timeout_minutes)
@@ -236,6 +241,7 @@ def main(
 
     # ---- The data and the model.
     data = read_and_check_data(cfg, origin, extra_augment, parts, ranks)
+    clock.enter("model")
     model = origin.build_model(parts.build_model, cfg.model, data.train.classes)  # with its weights
     cfg = with_flip(origin.without_weights(cfg), data.train.classes[model.first_class :])
     val_criterion = parts.criterion(model, normalizer=torch.ones_like)  # sums, which `validate` divides by their total
@@ -246,7 +252,8 @@ def main(
     cfg = replace(cfg, **memory.batch_sizes)
     val_loader = build_val_loader(cfg, parts.dataset(data.val, model.letterbox), ranks)
     expected = nets.expected_ap(cfg.model, cfg.input_size)
-    initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)  # evaluates the weights
+    with clock.during("evaluation"):  # of the weights
+        initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks)
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.domain_similarity))
     course = origin.restore("course", Course(cfg, len(data.train), rates, budget, parts.schedule))
     updater = origin.restore("updater", build_updater(cfg, model, course, rates, parts, ranks))  # the optimizer
@@ -270,14 +277,15 @@ def main(
         return Outcome(state.best, origin.folder, state.rows)
     warn_if_boxes_are_lost(train_loader.dataset, cfg, ranks)
     ranks.log(summary.resumed_text(origin.folder, state, begun_meter))
-    folder, run = open_folder(cfg, data, origin, course, state, ranks)  # `run`: None except on rank 0
+    folder, run = open_folder(cfg, data, origin, course, state, ranks, clock)  # `run`: None except on rank 0
     meter = Meter(begun_meter)  # of the current epoch
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=how_to_continue)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
+    clock.enter("steps")
 
     # ---- The loop.
-    with resume.noting(how_to_continue), closing(run) if run else nullcontext():  # the run is uploaded at the end, too
+    with resume.noting(how_to_continue), closing(saver):  # the run is uploaded at the end, too
         with stop:
             try:
                 state = saver.begin(state, meter, initial.row)
@@ -286,14 +294,18 @@ def main(
                     # Batches of the epoch that a resumed run has trained are skipped.
                     step_model = wrapped_model.begin(phase, meter.batches)
                     criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
-                    progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run)
+                    progress = epoch_progress(train_loader, phase.epoch, course.epochs, meter, updater, run, clock)
                     with progress as (batches, update_bar):
                         on_log = (update_bar, partial(saver.between_steps, state))
                         fit_one_epoch(step_model, criterion, batches, updater, ranks, meter, on_log, stop)
                     row = epoch_row(phase.epoch, meter, updater, train_loader.batch_sampler.samples)
                     course.shorten_if_late(phase.epoch + 1, ranks, (updater, saver))  # only with hours=
+                    if phase.epoch + 1 < course.epochs:  # the workers load while the model is evaluated
+                        wrapped_model.set_sampler(course.phase(phase.epoch + 1))
+                        train_loader.begin()
                     if course.evaluates_after(phase.epoch):
-                        row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
+                        with clock.during("evaluation"):
+                            row |= parts.validate(updater, val_loader, val_criterion, ranks, run, phase.epoch, stop)
                     state, meter = saver.finish(state, row), Meter()
             except Interrupted:
                 saver.within_epoch(state, meter, last=True)
@@ -306,11 +318,13 @@ def main(
         if not end_reason and not stop.received:
             why = "another process was asked to stop"
             raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")
+        clock.enter("end")
         report: list[str] = []
         if end_reason:  # the reason; None after a stop
             ranks.log(f"done: {end_reason}")
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
     if end_reason:
+        ranks.log(clock.text())
         ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)
@@ -398,13 +412,14 @@ def warn_if_boxes_are_lost(train_set: DetectionDataset, cfg: Config, ranks: Rank
 
 
 def open_folder(
-    cfg: Config, data: Data, origin: Origin, course: Course, state: State, ranks: Ranks
+    cfg: Config, data: Data, origin: Origin, course: Course, state: State, ranks: Ranks, clock: Clock
 ) -> tuple[Path, Run | None]:
     """Makes the run folder, or opens that of the run to resume. Returns it, and on rank 0 what writes to it."""
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
-    run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(data.train))
+    facts = {"processes": ranks.world_size, "training_images": len(data.train)}
+    run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, facts=facts, clock=clock)
     about = f"all {len(config)} constants are in config.json; python train.py --help explains them"
     ranks.log(f"run folder {shown(str(folder))}: {about}\n")
     return folder, run

@@ -10,8 +10,8 @@ from utils.boxes import area
 
 HARD = 12  # pixels of the network's input; smaller objects are hard to find
 MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (choosing.md)
-MAX_GROWTH = 1.6  # of the input for objects below MEDIUM; so much was measured
 EASY = 48  # objects of this size are found in a smaller input too
+MEASURED = 640  # pixels; the largest input for which that was measured
 LARGEST_INPUT = 1280  # pixels; the advice goes no further
 
 Size = tuple[int, int]  # height, width
@@ -41,23 +41,19 @@ def advice(sides: np.ndarray, size: Size) -> Advice:
     if not len(sides):
         return Advice("", 1)
     max_growth = LARGEST_INPUT / max(size)  # growth of the input
-    median = float(np.median(sides))
-    wanted = min(MEDIUM / max(median, 1e-6), MAX_GROWTH)
+    needed = HARD / max(float(np.quantile(sides, 0.1)), 1e-6)
+    wanted = min(MEDIUM / max(float(np.median(sides)), 1e-6), MEASURED / max(size))
+    growth = max(needed, wanted)  # one target: an input that is taken as advised is large enough
+    larger = _larger(size, growth)
     for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
-        limit = float(np.quantile(sides, fraction))
-        if limit < HARD:
-            needed = HARD / max(limit, 1e-6)
-            fixes = []
-            if max_growth > 1:
-                fixes.append(_larger(size, max(needed, wanted)))
+        if np.quantile(sides, fraction) < HARD:
+            fixes = [larger] if max_growth > 1 else []
             if needed > max_growth:
                 fixes.append("cut the images into tiles")
-            text = f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}"
-            return Advice(text, max(needed, wanted))
-    if wanted > 1 and max_growth > 1:
-        larger = _larger(size, wanted)
+            return Advice(f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}", growth)
+    if wanted > 1:
         text = f"half of the boxes are below {MEDIUM} pixels at {at}: {larger} is slower, and probably more accurate"
-        return Advice(text, wanted)
+        return Advice(text, growth)
     if np.quantile(sides, 0.05) > EASY and max(size) > 320:
         text = f"nearly all boxes are above {EASY} pixels at {at}: a smaller image_size= is faster and may do as well"
         return Advice(text, 1)

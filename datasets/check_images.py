@@ -103,14 +103,16 @@ def _without_unreadable(annotations: Annotations, found: Scan, bad_images: str) 
     repaired = found.repairable if bad_images == "repair" else set()
     bad = sorted(found.problems.keys() - repaired)
     repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
-    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
+    gone = [i for i in bad if not os.path.exists(annotations.path(i))]
+    is_moved = len(gone) == len(annotations)  # one place is enough
+    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in (gone[:1] if is_moved else bad)]
     if bad_images != "skip" or len(bad) == len(annotations):
         fixes = []
         if len(bad) < len(annotations):
             fixes.append("bad_images=skip leaves them out")
         if count := len(found.repairable - repaired):
-            fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off")
-        if not all(os.path.exists(annotations.path(i)) for i in bad):
+            fixes.append(f"bad_images=repair uses what can be decoded of {amount(count, 'JPEG')} that are cut off")
+        if gone:
             fixes.append("image_root=FOLDER names the folder of the images")
         title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
         raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)

@@ -167,26 +167,28 @@ def similar_names(names: Iterable[str]) -> list[list[str]]:
 
 
 def class_notes(names: Iterable[str]) -> list[str]:
-    """Returns a note for each group of `similar_names`, and for each class that may be no object, with the fix."""
-    names = list(names)
-    notes = [
-        f"classes that look alike: {', '.join(map(repr, group))}; {merge_fix(group)}" for group in similar_names(names)
-    ]
+    """Returns a note about the groups of `similar_names`, and for each class that may be no object, with the fix."""
+    names, notes = list(names), []
+    if groups := similar_names(names):
+        named = "; ".join(", ".join(map(repr, group)) for group in groups)
+        notes.append(f"classes that look alike: {named}; if they mean the same, {merge_fix(groups)}")
     for name in (name for name in names if _NO_OBJECT.fullmatch(look_of(name))):
         fix = quote(printable(f"ignore_regions={name}"))
         notes.append(f"the class {name!r} is trained as objects; if it marks what is to be ignored, {fix}")
     return notes
 
 
-def merge_fix(group: Sequence[str]) -> str:
-    """Returns merge=, as a shell needs it, that makes one class of a group of names, and what it does.
-
-    Characters that are not seen are escaped, as `parse_merge` reads them."""
-    if any(":" in name for name in group):
+def merge_fix(groups: Sequence[Sequence[str]]) -> str:
+    """Returns merge=, as a shell needs it, that makes one class of each group of names, and what it does."""
+    if any(":" in name for group in groups for name in group):
         return "give them one name in the data"
-    pairs = [f"{name}:{group[0]}" for name in group[1:]]
+    return f"{merge_command([f'{name}:{group[0]}' for group in groups for name in group[1:]])} makes them one"
+
+
+def merge_command(pairs: Sequence[str]) -> str:
+    """Returns merge= with pairs old:new, as a shell needs it. Characters that are not seen are escaped for `parse_merge`."""
     text = ",".join(f'"{pair}"' if "," in pair else pair for pair in pairs)
-    return f"{quote(printable(f'merge={text}'))} makes them one"
+    return quote(printable(f"merge={text}"))
 
 
 def join(parts: Sequence[Annotations], source: str, federated: bool = False) -> Annotations:

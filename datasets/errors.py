@@ -33,7 +33,7 @@ def first_ten(problems: list[str]) -> str:
         groups.setdefault(kind if kind in groups or len(groups) < MAX_KINDS else "other problems", []).append(text)
     lines = []
     for kind, group in groups.items():
-        lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
+        lines += [f"{len(group)} x {kind}"] if len(groups) > 1 < len(group) else []
         lines += map(one_line, first_of(group, 10))
     return printable("\n".join(f"  {line}" for line in lines))
 

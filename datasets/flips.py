@@ -33,6 +33,15 @@ def flip_sensitive_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return _characters(classes)
 
 
+def flip_reason(classes: Sequence[str]) -> str:
+    """Returns why images of these classes should not be flipped; "" if nothing speaks against it."""
+    names = flip_sensitive_classes(classes)
+    named = " and ".join(map(repr, names))
+    if names in CHARACTERS:
+        return f"a horizontal flip may make characters such as {named} another class, or none"
+    return f"a horizontal flip makes another class of {named}" if names else ""
+
+
 def default_flip(classes: Sequence[str]) -> float:
     """Returns the default of flip=, the probability that a training image is flipped: 0 for classes with a side."""
     return 0.0 if flip_sensitive_classes(classes) else 0.5

@@ -127,9 +127,16 @@ class Loader(DataLoader, Generic[Sampler]):
 
     dataset: DetectionDataset
     batch_sampler: Sampler
+    _begun: Iterator | None = None
 
     def __iter__(self):
-        return _with_original_errors(self._start())
+        batches, self._begun = self._begun or self._start(), None
+        return _with_original_errors(batches)
+
+    def begin(self) -> None:
+        """Begins the next iteration: the workers load its first batches while the program does something else."""
+        if self.num_workers:
+            self._begun = self._start()
 
     def _start(self) -> Iterator:
         if not KNOWS_SENDER:

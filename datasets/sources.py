@@ -9,7 +9,7 @@ from pathlib import Path
 from datasets import demo
 from datasets.check_images import check_images, repeated_boxes
 from datasets.classes import class_notes
-from datasets.errors import DataError, logged, one_line, together
+from datasets.errors import WARNING, DataError, logged, one_line, together
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read, sets_of
@@ -100,12 +100,12 @@ def read_train_and_val(
     inside = source != val
     sources = {"train": train} | ({} if division else {"val": source})
     require_division(division, options.split_by)
-    found = read_splits(sources, options, log)
+    found = read_splits(sources, options, log, inside)
     if division:
         return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
     if inside:
         ours, theirs = ([data.path(i) for i in range(len(data))] for data in found)
-        if error := shared_error(train, ours, theirs, has_val=bool(found[0].other_splits)):
+        if error := shared_error(train, ours, theirs):
             raise ConfigError(error)
     return found[0], found[1]
 
@@ -117,29 +117,36 @@ def may_have_splits(source: str) -> bool:
     )
 
 
-def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:
+def _require_val(data: Annotations, train: str, options: ReadOptions) -> None:
+    """Raises ConfigError if the training data have no split for validation, with the sets that lack it."""
+    if data.other_splits:
+        return
+    sets = sets_of(train)
+    plain = ReadOptions(image_root=options.image_root)
+    own = [one for one in sets if len(sets) > 1 and read(one, "train", plain).other_splits]
+    without = ", ".join(one for one in sets if one not in own)
+    fix = f"val=.2 splits off a fifth of the training images, val={','.join(own) or 'DATA'} names others"
+    raise ConfigError(f"train={train}: there is no split for validation in {without}: {fix}")
+
+
+def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str]) -> str:
     """Returns the error of validation images `theirs` that are training images `ours`, for a run without val=; or "".
 
-    `has_val`: `train` has a split for validation. It may have all images, as `train: images` and `val: images` of a data.yaml.
-    """
+    The split for validation may have all images, as `train: images` and `val: images` of a data.yaml."""
     trained = set(ours)
     shared = [path for path in theirs if path in trained]
-    if not shared or (has_val and trained == set(theirs)):
+    if not shared or trained == set(theirs):
         return ""
-    if not has_val:
-        return (
-            f"train={train}, but val= still names the demo, and the training data have no split for validation: "
-            f"set val= to images of your own, or val=.2 to split off a fifth of the training images"
-        )
     found = f"{len(shared)} of {amount(len(theirs), 'validation image')}"
     fix = "take them out of one split, or write val=.2 to split off a fifth of the training images"
     return one_line(f"{train}: training images in the validation split, such as {shared[0]}: {found}; {fix}")
 
 
 def read_splits(
-    sources: Mapping[str, str], options: ReadOptions, log: Callable[[str], None]
+    sources: Mapping[str, str], options: ReadOptions, log: Callable[[str], None], is_inside: bool = False
 ) -> tuple[Annotations, ...]:
-    """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder.
+    """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder. `is_inside`: the
+    validation images must be a split of the training data.
 
     All splits have the classes of the options, or the classes of the first split; the others may have the options' known
     classes, too. Logs what is left out. Raises DataError for the problems of all splits together."""
@@ -147,6 +154,8 @@ def read_splits(
     errors: list[DataError] = []
     noted: set[str] = set()
     for split, source in sources.items():
+        if found and is_inside:
+            _require_val(found[0], source, options)
         try:
             data = read(source, split, options)
             _require_labels(data, source, split)
@@ -193,6 +202,9 @@ def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> l
     for source, data in zip(sources.values(), found, strict=True):
         for one in map(os.path.normpath, sets_of(source)):
             others[one] = [name for name in others.get(one, data.other_splits) if name in data.other_splits]
-    return [
-        f"{source}: splits that the run does not use: {', '.join(names)}" for source, names in others.items() if names
-    ]
+    notes = []
+    for source, names in ((source, names) for source, names in others.items() if names):
+        note = f"{source}: splits that the run does not use: {', '.join(names)}"
+        is_forgotten = "val" in names and list(sources) == ["train"]
+        notes.append(f"{WARNING}{note}; without val= it validates on val" if is_forgotten else note)
+    return notes

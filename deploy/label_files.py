@@ -47,8 +47,8 @@ class LabelFiles:
     A file that exists is left alone, unless `overwrite` is true, and counted in `kept`. `negatives`: the images with detections
     become background images, those without detections get no labels.
 
-    `images`: their names in the results. `model`: its name in files that have a place for it. Raises ValueError if two images
-    would share a label file, such as a.jpg and a.png.
+    `images`: their names in the results. `model`: its name in files that have a place for it. `constants`: of a training that
+    begins with this model. Raises ValueError if two images would share a label file, such as a.jpg and a.png.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class LabelFiles:
         model: str = "",
         overwrite: bool = False,
         negatives: bool = False,
+        constants: Sequence[str] = (),
     ):
-        self.kind, self.classes, self.model = kind, classes, model
+        self.kind, self.classes, self.model, self.constants = kind, classes, model, constants
         self.overwrite, self.negatives = overwrite, negatives
         self.images: list[Labeled] = []  # for a single file
         self.count = 0  # of the images with labels
@@ -133,11 +134,21 @@ class LabelFiles:
             )
         if self.negatives:
             lines.append(f"background images in {folder}: {self.count} of {images}")
-        elif len(self.roots) == 1:
-            train = folder / "EXPORT.json" if self.kind == "labelstudio" else folder
-            words = [f"train={train}", f"image_root={min(self.roots).rstrip('/') or '.'}", "val=.2"]
-            lines.append(f"to train with them, corrected: python train.py {shlex.join(words)}")
+        elif self.roots:
+            lines.append(f"to train with them, corrected: {self._training(folder)}")
         return lines
+
+    def _training(self, folder: Path) -> str:
+        """Returns the command of a training on the label files in `folder`, which begins with the model that made them."""
+        train = folder / "EXPORT.json" if self.kind == "labelstudio" else folder
+        words = [f"train={train}", "val=.2", *self.constants]
+        roots = sorted(root.rstrip("/") or "." for root in self.roots)
+        if self.kind != "txt":  # whose lines hold the whole paths of the images
+            if len(roots) > 1:
+                places = " and ".join(roots[:2])
+                return f"their images are in several folders ({places}): predict each by itself, or write labels=txt"
+            words.append(f"image_root={roots[0]}")
+        return f"python train.py {shlex.join(words)}"
 
 
 def _json(contents: Any) -> str:

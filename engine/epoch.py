@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.loader import Loader
+from engine.clock import Clock
 from engine.optimizer import MAX_BAD_STEPS, Updater
 from engine.run_folder import Run
 from report.drawn_images import draw_batches
@@ -35,7 +36,7 @@ class NonFiniteLoss(RuntimeError):
         """Returns a message that names the images of these steps and advises what to change."""
         paths = [annotations.path(i) for i in self.ids]
         return (
-            f"{self}; training stops, last.pt and best.pt stay as they were. The {len(paths)} images of these steps, the last "
+            f"{self}; training stops, and last.pt stays as it was. The {len(paths)} images of these steps, the last "
             f"first: {', '.join(paths[:64])}. Start a new run with a lower learning_rate, or amp=bf16"
         )
 
@@ -195,7 +196,7 @@ def batches_to_log(batches_per_second: float, accumulate: int, ranks: Ranks) -> 
 
 @contextmanager
 def epoch_progress(
-    loader: Loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None
+    loader: Loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, clock: Clock
 ) -> Iterator[tuple[Iterable, Callable[[Meter], None]]]:
     """Yields the batches of an epoch (counted from 0) with a progress bar, and a function that shows a meter in the bar.
 
@@ -204,9 +205,10 @@ def epoch_progress(
     """
     begun = meter.batches
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", run is not None, begun) as bar:
-        batches: Iterable = bar
+        batches: Iterable = clock.each("loading", bar)
         if run and epoch == 0:
-            batches = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
+            drawn = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
+            batches = clock.each("log", drawn)
 
         def show(meter: Meter) -> None:
             speed = loader.batch_sampler.batch_size * meter.batches / meter.seconds

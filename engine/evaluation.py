@@ -99,15 +99,15 @@ def validate(
 ) -> dict[str, Any]:
     """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
-    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet
-    of boxes and detections to `run`. `criterion`: see `evaluate`.
+    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class, and a contact sheet
+    of boxes and detections, when the curves are drawn, to `run`. `criterion`: see `evaluate`.
     """
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
     if ranks.is_main:
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
-        run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]))
+        run.image_later("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]))
     return evaluation_row(metrics, updater.ema.model.first_class)
 
 

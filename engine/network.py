@@ -39,8 +39,7 @@ class WrappedModel:
         It is wrapped again only when the set of trained parameters or the mode of the batch norms changes: DDP registers the
         parameters with gradients when it is built, and CUDA graphs keep what they captured.
         """
-        self.sampler.batch_size = phase.batch_size
-        self.sampler.epoch, self.sampler.start = phase.epoch, done
+        self.set_sampler(phase, done)
         modes = (phase.frozen, phase.fixed_statistics)
         if self._ready is None or modes != (self.model.frozen, self.model.fixed_statistics):
             self.model.freeze_backbone(phase.frozen)
@@ -48,6 +47,11 @@ class WrappedModel:
             self._ready = wrap(self.model, self.ranks, self.sync_bn)
             self._ready = accelerate(self._ready, self.sampler, self.updater, self.ranks.log)
         return self._ready
+
+    def set_sampler(self, phase: Phase, done: int = 0) -> None:
+        """Sets the epoch and the batch size of the training batches."""
+        self.sampler.batch_size = phase.batch_size
+        self.sampler.epoch, self.sampler.start = phase.epoch, done
 
 
 def accelerate(model: nn.Module, sampler: TrainSampler, updater: Updater, log: Callable[[str], None]) -> nn.Module:

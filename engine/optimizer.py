@@ -197,8 +197,10 @@ class Updater:
         Each rank is weighted by the images that it trained on since the last average, after which all ranks were equal: a rank
         whose shards were empty has not updated its statistics. The weight is exactly 1 where all shards have the same size.
         """
-        norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
-        if ranks.world_size > 1 and norms:
+        norms = []
+        if ranks.world_size > 1:
+            norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
+        if norms:
             images = int(ranks.sum(torch.tensor(self.images, device=self.device)))
             if images:  # else the statistics are still equal
                 local = [b for norm in norms for b in (norm.running_mean, norm.running_var) if b is not None]

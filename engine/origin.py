@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import nets
 from datasets.classes import with_known_classes
+from datasets.errors import DataError
 from datasets.formats.options import read_options
 from datasets.sources import is_demo
 from datasets.store import Annotations
@@ -94,7 +95,18 @@ class Origin:
         return replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
 
     def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
-        """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
+        """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one.
+
+        Raises DataError, for a run to resume with the constants that name data in another place."""
+        try:
+            return self._read(read_data)
+        except DataError as error:
+            if not self.last:
+                raise
+            fix = "if its data are in another place now, name it in the command that resumes it, as in train=FOLDER"
+            raise DataError(f"{error}\n{self.folder}: {fix}") from error
+
+    def _read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
         cfg, log = self.user_config, self.ranks.log
         names = "classes merge image_root bad_boxes bad_images split_by all_labeled ignore_regions"
         options = read_options(**{name: getattr(cfg, name) for name in names.split()})

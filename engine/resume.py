@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import jobs, run_id
+from engine.run_lock import why_unsaved
 from engine.run_store import address_of_run, fetch_run, is_store, run_root
-from engine.runs import COMMON, newest, run_of, runs
+from engine.runs import COMMON, nearest_run, newest, run_of, runs
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
@@ -105,10 +106,10 @@ def named_folder(resume: str) -> str:
 def refuse_missing(resume: str, output: str) -> None:
     """Raises the error of a resume= that names no run with a last.pt."""
     if run := run_of(output, resume):
-        raise ConfigError(f"resume={resume}: {run} has no last.pt, it ended before its first save: start it again")
-    raise ConfigError(
-        f"resume={resume}: there is no such folder, and no run of this name in output={output}: correct it"
-    )
+        raise ConfigError(f"resume={resume}: {run} has no last.pt: {why_unsaved(run)}")
+    near = nearest_run(output, resume)
+    fix = f"did you mean resume={near}?" if near else "correct it"
+    raise ConfigError(f"resume={resume}: there is no such folder, and no run of this name in output={output}: {fix}")
 
 
 def to_continue(script: str, folder: Path, ranks: Ranks) -> str:

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import torch
 
+from engine.clock import Clock
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
 from engine.run_lock import RunInUse, in_use, lock
 from engine.run_store import Uploads
@@ -37,6 +38,8 @@ class Run:
     it has neither gaps nor repeated epochs. `run_id`: see `environment.run_id`. `facts`: more entries of environment.json.
     `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
 
+    `clock`: counts what is written, and is written to environment.json at the end.
+
     TensorBoard and curves are only for looking at: a full disk is a warning there, and TensorBoard misses some points.
     """
 
@@ -50,11 +53,14 @@ class Run:
         rows: Sequence[Mapping[str, Any]] = (),
         run_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
     ):
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows)
+        self.clock = clock or Clock()
         self.id = secrets.token_hex(8)  # unique for each start of the run
-        self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self.drawn = time.monotonic()  # when the curves were drawn
         self._drawn_rows = 0  # rows of the log in the curves
+        self._undrawn: dict[str, Callable[[], np.ndarray]] = {}  # images to draw with the curves
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._writer: Any = None  # of TensorBoard
         # The first epoch of this start: events of an earlier start after its last save are hidden.
@@ -69,19 +75,26 @@ class Run:
 
     def _note_changes(self, before: Mapping[str, Any]) -> None:
         """Writes environment.json, and prints what has changed since the start `before`."""
-        earlier = list(before.get("earlier_starts", []))
+        self._earlier = list(before.get("earlier_starts", []))
         if before:
-            earlier.append({key: value for key, value in before.items() if key not in ONLY_LAST})
+            self._earlier.append({key: value for key, value in before.items() if key not in ONLY_LAST})
         if changes := changes_of_rounding(before, self.start):
             print(f"note: since the last start of this run, {changes}: it is equal up to rounding, not bit-identical")
         if changes := changes_of_code(before, self.start):
             print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
-        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
+        self._write_environment()
+
+    def _write_environment(self) -> None:
+        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": self._earlier})
+
+    def is_own(self) -> bool:
+        """Whether no other process has opened the folder after this one."""
+        last = last_start(self.folder)
+        return not last or last.get("id") == self.id  # without a last start, environment.json was deleted
 
     def require_own(self) -> None:
         """Raises RunInUse if another process has opened the folder after this one."""
-        last = last_start(self.folder)
-        if last and last.get("id") != self.id:  # without a last start, environment.json was deleted
+        if not self.is_own():
             raise RunInUse(f"{in_use(self.folder)}; this process ends without a save")
 
     def change(self, config: Mapping[str, Any], marks: Mapping[str, int]) -> None:
@@ -93,7 +106,8 @@ class Run:
     def log(self, row: Mapping[str, Any], is_last: bool = False) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
         self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})
-        self._write_log()
+        with self.clock.during("log"):
+            self._write_log()
         if is_last or time.monotonic() - self.drawn > CURVES_EVERY:
             self.curves()
 
@@ -102,7 +116,8 @@ class Run:
 
         from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
 
-        with files.warn_if_disk_fails():  # after an error of the disk, the next call begins a new file
+        with self.clock.during("log"), files.warn_if_disk_fails():
+            # After an error of the disk, the next call begins a new file.
             writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None
             for tag, value in values.items():
@@ -112,27 +127,33 @@ class Run:
 
     def image(self, name: str, image: np.ndarray) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg."""
-        jpeg = cv2.imencode(".jpg", image)[1].tobytes()
-        with files.warn_if_disk_fails(), files.atomic_write(self.folder / f"{name}.jpg") as file:
-            file.write(jpeg + files.DRAWN_MARK)
+        with self.clock.during("log"), files.warn_if_disk_fails():
+            jpeg = cv2.imencode(".jpg", image)[1].tobytes()
+            with files.atomic_write(self.folder / f"{name}.jpg") as file:
+                file.write(jpeg + files.DRAWN_MARK)
+
+    def image_later(self, name: str, draw: Callable[[], np.ndarray]) -> None:
+        """Writes an image when the curves are drawn next, unless a later one takes its place: reading photos takes a second."""
+        self._undrawn[name] = draw
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
-        self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
         self._uploads.begin()
 
     def curves(self) -> None:
-        """Draws curves.png from the log."""
+        """Draws curves.png from the log, and the images of `image_later`."""
         self.drawn = time.monotonic()
-        with files.warn_if_disk_fails():
+        with self.clock.during("log"), files.warn_if_disk_fails():
             from report import plots  # loads matplotlib, which needs a folder that it can write to
 
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
             self._drawn_rows = len(self.rows)
+            for name in list(self._undrawn):
+                self.image(name, self._undrawn.pop(name)())
 
     def close(self) -> None:
-        """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
+        """Draws the final curves, writes what TensorBoard still lacks and the account of the time, and frees the folder."""
         failed = sys.exc_info()[0] is not None
         try:
             if len(self.rows) > self._drawn_rows:
@@ -143,6 +164,10 @@ class Run:
         if self._writer:
             with files.warn_if_disk_fails():
                 self._writer.close()
+        if self.is_own():
+            self.start["seconds"] = {part: round(seconds, 2) for part, seconds in self.clock.seconds.items()}
+            with files.warn_if_disk_fails():
+                self._write_environment()
         self._lock.close()
         if problem := self._uploads.close():
             if not failed:
@@ -185,14 +210,16 @@ def _write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int) -> Run | None:
+def open_run(
+    folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, facts: dict, clock: Clock
+) -> Run | None:
     """Opens a run folder and returns the Run on rank 0, which writes to it. For the arguments see `Run`."""
     run = None
-    facts = {"processes": ranks.world_size, "training_images": training_images}
 
     def opened() -> None:
         nonlocal run
-        run = Run(folder, config, device=ranks.device, marks=marks, rows=rows, run_id=run_id(), facts=facts)
+        options: dict[str, Any] = {"device": ranks.device, "run_id": run_id(), "facts": facts, "clock": clock}
+        run = Run(folder, config, marks=marks, rows=rows, **options)
 
     ranks.on_main(opened)  # an error ends the other ranks, too
     return run

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,4 +57,14 @@ def in_use(folder: Path) -> str:
     """Returns a message that names the last process that opened a run folder."""
     host, pid, since = map(last_start(folder).get, ("host", "pid", "started"))
     which = f"process {pid} on {host}, which started at {since}" if pid else "another process"
-    return f"{folder} is in use by {which}; end that process first, or start a new run with resume=false"
+    return f"{folder} is in use by {which}; end that process first, or leave out resume= to start a new run"
+
+
+def why_unsaved(folder: Path) -> str:
+    """Returns why a run has no last.pt: it has not saved yet, or ended before its first save. A process that writes to the
+    folder may not ask: it would lose its lock."""
+    if (folder / "lock").exists():
+        with suppress(OSError), open(folder / "lock", "ab") as file:
+            if isinstance(_error_of_lock(file), BlockingIOError | PermissionError):
+                return "it is still running and has not saved yet: wait for its first save"
+    return "it ended before its first save: start it again"

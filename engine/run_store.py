@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from engine.environment import run_id
+from engine.environment import last_start, run_id
 from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
@@ -151,7 +151,7 @@ class Uploads:
 
     def _upload(self) -> None:
         """Uploads what has changed: first what names this start, last the last.pt of the beginning, which refers to the rest."""
-        if CLAIM in self.done and remote.read(f"{self.address}/{CLAIM}") != (self.folder / CLAIM).read_bytes():
+        if CLAIM in self.done and not self._is_own():
             raise FetchError(
                 f"{self.address}: another start has resumed this run, which uploads now: end one of the two"
             )
@@ -163,6 +163,12 @@ class Uploads:
                 self._one(name, self.folder / name)
         self._one(LAST, copy)
         copy.unlink(missing_ok=True)
+
+    def _is_own(self) -> bool:
+        """Whether the run in the bucket is of the start that is running here."""
+        with suppress(ValueError, TypeError, LookupError):  # damaged
+            return json.loads(remote.read(f"{self.address}/{CLAIM}"))["id"] == last_start(self.folder)["id"]
+        return False
 
     def _one(self, name: str, path: Path) -> None:
         """Uploads a file if it is there and has changed."""

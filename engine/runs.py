@@ -8,11 +8,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from engine.run_lock import why_unsaved
 from engine.run_store import address_of_run, claim, run_root
 from utils.config import ConfigError, is_weights
 from utils.processes import Ranks
-from utils.text import brief
+from utils.text import brief, nearest
 
+DATED = r"-(\d{4}-\d\d-\d\d)-(\d+)$"  # the end of the name of a run folder
 COMMON = "several nodes need output= on a disk that all of them share, or in a bucket, such as output=s3://BUCKET/runs"
 
 
@@ -102,14 +104,26 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
     `option`: that of the user, such as "weights=". Raises ConfigError for a run without best.pt.
     """
     if os.path.isfile(name) or is_weights(name):
+        run = None if os.path.isfile(name) else run_of(output, os.path.dirname(name) or name, os.path.basename(name))
+        if run:
+            raise ConfigError(f"{option}{name}: there is no such file; did you mean {run / os.path.basename(name)}?")
         return None
     if run := run_of(output, name, "best.pt"):
         return run / "best.pt"
     if run := run_of(output, name):
         last = run / "last.pt"
-        fix = f"resume it, or write {option}{last}" if last.exists() else "it ended before its first save"
+        fix = f"resume it, or write {option}{last}" if last.exists() else why_unsaved(run)
         raise ConfigError(f"{option}{name}: {run} has no best.pt: {fix}")
+    if (near := nearest_run(output, name)) and not os.path.exists(name):
+        raise ConfigError(
+            f"{option}{name}: there is no such file, and no run of this name; did you mean {option}{near}?"
+        )
     return None
+
+
+def nearest_run(output: str | Path, name: str) -> str | None:
+    """Returns the name of a run in `output` that is most like a name that no run has; None if none is near."""
+    return nearest(Path(name).name, (re.sub(DATED, "", path.name) for path in run_root(output).glob("*")))
 
 
 def is_run(folder: Path) -> bool:
@@ -119,5 +133,5 @@ def is_run(folder: Path) -> bool:
 
 def date_and_number(folder: Path) -> tuple[str, int]:
     """Returns date and number of a run folder, by which runs of one name are sorted."""
-    match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
+    match = re.search(DATED, folder.name)
     return (match[1], int(match[2])) if match else ("", 0)

@@ -1,8 +1,8 @@
-"""Saving a run: the row of the log, best.pt and last.pt after each epoch, and last.pt between two steps."""
+"""Saving a run: the row of the log after each epoch, and best.pt and last.pt as often as their time allows."""
 
-import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -20,13 +20,18 @@ from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks
 from utils.signals import StopSignal
 
+SAVING = 0.05  # of the time of a run, which its saves may take (a save of YOLOv9-s: 0.5 s)
+
 
 class Saver:
     """The owner of what is saved, and when. All ranks call it.
 
-    The order (log, at the end curves, best.pt, last.pt) makes a kill at any moment harmless. A file that cannot be written, for
-    example because the disk is full, never stops the others from being written: it is reported and tried again at every later
-    save. If it is still missing at the last save of a run, that is an error.
+    After an epoch the row of the log is written, and last.pt if it is due. A best.pt that is not due stays in memory: it is
+    written before the next last.pt, and in any case before the run ends, so that both agree. The order (log, at the end curves,
+    best.pt, last.pt) makes a kill at any moment harmless: it costs the time since the last save.
+
+    A file that cannot be written, for example because the disk is full, never stops the others from being written: it is
+    reported and tried again at every later save. If it is still missing at the last save of a run, that is an error.
 
     `cfg`: the constants of train.py; `run`: None in ranks that write nothing; `data`: annotations of training and validation;
     `on_row`: called with each row of the log.
@@ -46,7 +51,9 @@ class Saver:
         self.run, self.stop, self.data, self.ranks, self.on_row = run, stop, data, ranks, on_row
         self.owners, self.frozen_thresholds = origin.owners, origin.thresholds
         self.updater, self.course = cast(Updater, origin.owners["updater"]), cast(Course, origin.owners["course"])
-        self.pending: dict[str, dict] = {}  # checkpoints, by file name, that could not be written yet
+        self.pending: dict[str, dict] = {}  # checkpoints, by file name, that are not written yet
+        self.save_seconds = 0.0  # of the last save: the first epoch is always saved
+        self.saved_at = run.clock.now() if run else 0.0  # when the last save ended
 
     def begin(self, state: State, meter: Meter, initial_row: dict[str, Any]) -> State:
         """Saves what is known before the first step: the evaluation of initial weights, so that best.pt holds them until training
@@ -55,7 +62,7 @@ class Saver:
         if initial_row:
             state = self.finish(state, initial_row)
         elif lacks_best and state.best_epoch == state.epoch and not meter.batches:  # these are its weights
-            self._save(state, meter, False, names=["best.pt"])
+            self._save(state, meter, False, ["best.pt"])
         elif self.course.budget.limit:
             self.within_epoch(state, meter)
         elif lacks_best:
@@ -75,18 +82,26 @@ class Saver:
             self.run.change({**self.run.config, **course.constants}, course.marks)
 
     def finish(self, state: State, row: dict[str, Any]) -> State:
-        """Saves the end of an epoch, and logs its line: the row of the log, best.pt if it is the best, and last.pt.
+        """Writes the row of the log after an epoch, saves best.pt and last.pt if they are due, and logs the line of the epoch.
 
         Returns the state after the epoch.
         """
         state = state.after(row)
         names = ["best.pt"] if state.best_epoch == state.epoch else []
-        if self.save_every and state.epoch and state.epoch % self.save_every == 0:
+        is_kept = self.save_every > 0 and state.epoch > 0 and state.epoch % self.save_every == 0
+        if is_kept:
             names.append(f"epoch_{state.epoch:04}.pt")
         is_last = self.course.done(state) is not None
-        self._save(state, Meter(), is_last, state.rows[-1], names)
-        if self.ranks.is_main:
-            self.on_row(state.rows[-1], self.run)
+        errors = self._log(state, is_last)
+        (due,) = self.ranks.any(is_last or is_kept or self._is_due())
+        if due:
+            self._save(state, Meter(), is_last, names, errors)
+        else:
+            self.updater.average_statistics(self.ranks)  # so that a save changes no bit
+            self._keep(state, names)
+        if self.run:
+            with self.run.clock.during("log"):
+                self.on_row(state.rows[-1], self.run)
         self.course.budget.end_epoch()
         is_best = state.epoch > 0 and state.best_epoch == state.epoch
         left, memory = self.course.seconds_left(state.epoch), reserved_bytes(self.ranks.device)
@@ -101,53 +116,83 @@ class Saver:
         """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
         if self.stop.orphaned():
             raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
-        due = (
-            self.ranks.is_main
-            and self.run is not None
-            and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
-        )
+        due = 0 < 60 * self.save_minutes < self._seconds_since_save()
         to_save, to_stop = self.ranks.any(due, self.stop.received)
         if to_stop:
             raise Interrupted
         if to_save:
             self.within_epoch(state, meter)
 
+    def close(self) -> None:
+        """Writes what is still in memory, if an error has ended the run, and closes the run folder."""
+        if self.run:
+            if self.run.is_own() and not self.stop.orphaned():
+                with self.run.clock.during("saving"), suppress(OSError, CheckpointError):  # the first error counts
+                    for name, contents in self.pending.items():
+                        self.run.save(name, contents)
+            self.run.close()
+
+    def _seconds_since_save(self) -> float:
+        """Returns the seconds since the last save, in the process that writes; 0 in the others."""
+        return self.run.clock.now() - self.saved_at if self.run else 0.0
+
+    def _is_due(self) -> bool:
+        """Whether last.pt is due after an epoch: saves take at most SAVING of the time, and are at most `save_minutes` apart."""
+        wait = min(self.save_seconds / SAVING, 60 * self.save_minutes)
+        return self.run is not None and self._seconds_since_save() >= wait
+
+    def _log(self, state: State, last: bool) -> list[Exception]:
+        """Writes the last row of the log. Returns the errors of files that could not be written."""
+        errors: list[Exception] = []
+        if self.run:
+            self.run.require_own()
+            with warn_if_disk_fails(errors):
+                self.run.log(state.rows[-1], last)
+            self.run.scalars(tensorboard_scalars(state.rows[-1]), state.epoch)
+        return errors
+
+    def _keep(self, state: State, names: Sequence[str]) -> None:
+        """Keeps checkpoints in memory until the next save."""
+        if self.run and names:
+            with self.run.clock.during("saving"):
+                contents = checkpoint.plain(self._contents(self.run, state), copy=True)
+                self.pending |= dict.fromkeys(names, contents)
+
     def _save(
-        self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
+        self, state: State, meter: Meter, last: bool, names: Sequence[str] = (), errors: Sequence[Exception] = ()
     ) -> None:
         """Saves while the timer of `stop` waits, in all processes until the slowest has written its files.
 
-        `last`: no save follows.
+        `last`: no save follows; `errors`: of the files that are written already.
         """
         self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        errors = self._write(self.run, state, meter, last, row, names) if self.run else []
+        if self.run:
+            with self.run.clock.during("saving"):
+                errors = [*errors, *self._write(self.run, state, meter, names)]
         self.ranks.gather(None)
         self.stop.saving = last
         if last and errors:
             raise errors[-1]
 
-    def _write(
-        self, run: Run, state: State, meter: Meter, last: bool, row: Mapping | None, names: Sequence[str]
-    ) -> list[Exception]:
-        """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
+    def _write(self, run: Run, state: State, meter: Meter, names: Sequence[str]) -> list[Exception]:
+        """Writes the checkpoints. Returns the errors of those that could not be written."""
         errors: list[Exception] = []
+        began = run.clock.now()
         run.require_own()
-        if row and self.ranks.is_main:
-            with warn_if_disk_fails(errors):
-                run.log(row, last)
-            run.scalars(tensorboard_scalars(row), state.epoch)
         contents = self._contents(run, state)
         self.pending |= dict.fromkeys(names, contents)
         for name in list(self.pending):
             with warn_if_disk_fails(errors):
                 run.save(name, self.pending[name])
                 del self.pending[name]
-        self.pending = copy.deepcopy(checkpoint.plain(self.pending))  # training will change the tensors
+        self.pending = checkpoint.plain(self.pending, copy=True)  # training will change the tensors
         states = {name: owner.state_dict() for name, owner in self.owners.items()}
         states |= {"state": asdict(state), "meter": meter.state_dict()}
         with warn_if_disk_fails(errors):
             run.save("last.pt", {**contents, "resume": states})
+        self.saved_at = run.clock.now()
+        self.save_seconds = self.saved_at - began
         return errors
 
     def _contents(self, run: Run, state: State) -> dict[str, Any]:

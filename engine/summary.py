@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.box_sizes import advice, sides_at
-from datasets.flips import flip_sensitive_classes
+from datasets.flips import flip_reason
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
 from datasets.store import Annotations
@@ -28,7 +28,7 @@ from report.analysis import limit_notes
 from utils.config import constants_text
 from utils.processes import Ranks
 from utils.remote_cache import shown
-from utils.text import aligned, amount, brief, in_points
+from utils.text import aligned, amount, brief, first_names, in_points
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
@@ -219,10 +219,9 @@ def schedule_warnings(
 
 def flip_note(written: float | None, classes: Sequence[str]) -> str:
     """Returns a line about flip= if a flip turns objects of a class into those of another; `written`: the constant."""
-    mirrored = flip_sensitive_classes(classes)
-    if not mirrored or written == 0:
+    why = flip_reason(classes)
+    if not why or written == 0:
         return ""
-    why = f"a horizontal flip makes another class of {' and '.join(map(repr, mirrored))}"
     if written is None:
         return f"flip       0, not .5: {why}; flip=.5 flips images all the same"
     return f"WARNING: flip={written:g}: {why}: write flip=0"
@@ -244,7 +243,7 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
     missing = [n for n, count in zip(trained, train.boxes_per_class()[first:], strict=True) if count == 0]
     if missing:
         yield (
-            f"{len(missing)} of {len(trained)} classes have no box in the training data ({', '.join(missing[:5])}): "
+            f"no training box of {len(missing)} of {amount(len(trained), 'class')} ({', '.join(missing[:5])}): "
             f"they cannot be learned; leave them out of the classes, or add images"
         )
     counts = train.images_per_class()
@@ -252,9 +251,14 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
     if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
         shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
         fix = "" if repeat_rare else f", or repeat_rare={mean / len(train):.1g} draws their images more often"
-        yield f"{len(rare)} of {len(trained)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
+        yield f"rare: {len(rare)} of {amount(len(trained), 'class')} (images with {shown}; mean {mean:.0f}): add images{fix}"
+    pairs = zip(trained, train.boxes_per_class()[first:], val.boxes_per_class()[first:], strict=True)
+    unmeasured = [name for name, learned, measured in pairs if learned and not measured]
     if val.boxes_per_class()[first:].sum() == 0:
         yield f"{val.source} has no boxes of the trained classes: there is no mAP, best.pt is the last; choose val= with boxes"
+    elif unmeasured:
+        what = f"no validation box of {amount(len(unmeasured), 'trained class')} {first_names(unmeasured)}"
+        yield f"{what}: the mAP, by which best.pt is chosen, leaves them out; choose val= with boxes of them"
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
     yield from limit_notes(val, MAX_DETECTIONS)

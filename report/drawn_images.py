@@ -1,6 +1,7 @@
 """Images drawn with their boxes: the first training batches, and validation images with what was detected."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -33,8 +34,9 @@ def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begu
         yield batch
 
 
-def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) -> np.ndarray:
-    """A contact sheet of `count` images, evenly spaced over a data set, at one size, each with its boxes, then its detections."""
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) -> Callable[[], np.ndarray]:
+    """Returns a function that draws a contact sheet of `count` images, evenly spaced over a data set, at one size, each with its
+    boxes, then its detections. It keeps only what it draws."""
     data = dataset.annotations
     chosen = evenly_spaced(len(data.image_ids), count)
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
@@ -42,15 +44,20 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) ->
     for entry in detections:  # entries of a COCO results file
         if entry["image_id"] in of_image and entry["score"] >= CONFIDENCE:
             of_image[entry["image_id"]].append((*entry["bbox"], labels[entry["category_id"]], entry["score"]))
-    drawn = []
-    for index, detected in zip(chosen, of_image.values(), strict=True):
-        rows = np.array(detected, np.float64).reshape(-1, 6)
+    return partial(_draw_sheet, dataset, dict(zip(chosen, of_image.values(), strict=True)))
+
+
+def _draw_sheet(dataset, detected: Mapping[int, list[tuple[float, ...]]]) -> np.ndarray:
+    """Draws a contact sheet of images, index -> x, y, width, height, label and score of each detection."""
+    data, drawn = dataset.annotations, []
+    for index, found in detected.items():
+        rows = np.array(found, np.float64).reshape(-1, 6)
         image = dataset.read(index).image
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
         image = resized(image, scale)
         truth = draw_labels(image, scale, data, index)
-        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], data.classes, rows[:, 5])
-        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {CONFIDENCE:g}")]
+        boxes = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], data.classes, rows[:, 5])
+        drawn += [_titled(truth, "ground truth"), _titled(boxes, f"prediction, score at least {CONFIDENCE:g}")]
     return contact_sheet(drawn, COLUMNS)
 
 

@@ -291,9 +291,39 @@ def test_a_checkpoint_without_its_validation_data_asks_for_data(painted, tmp_pat
         path.unlink()
     with refused((DataError, OSError), weights, val, "data="):
         main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), device="cpu"))
+    fix = "image_root=" if gone == "images" else "data="
+    with refused((DataError, OSError), fix) as caught:
+        main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), device="cpu"))
+    assert len(str(caught.value).splitlines()) <= 3  # not one for each image
     with pytest.raises((DataError, OSError)) as caught:  # data that the user named are no data of the checkpoint
         run(weights, val, tmp_path / "out")
     assert str(weights) not in str(caught.value)
+
+
+@pytest.mark.parametrize("are_moved", (False, True))
+def test_an_evaluation_on_training_images_says_so(painted, tmp_path, capsys, are_moved):
+    """Of the list that val=.2 has written, also after the folder of the images was renamed."""
+    weights = tiny_checkpoint(tmp_path / "run/best.pt", val="run/val.txt", train="data")
+    every, others = painted(4, "a"), painted(2, "b")
+    (tmp_path / "classes.txt").write_text("red\nblue\n")
+    shutil.copy(tmp_path / "classes.txt", tmp_path / "run")
+    place = tmp_path if not are_moved else Path("/before") / tmp_path.name
+    lines = every.read_text().splitlines()[1:]
+    (tmp_path / "run/train.txt").write_text("".join(f"{place}/{line}\n" for line in lines))
+    counts = []
+    for data in (every, others):
+        run(weights, data, tmp_path / "out")
+        warnings = [line for line in capsys.readouterr().out.splitlines() if "training images of this" in line]
+        counts.append([line.partition(": ")[2].rpartition(": ")[2].partition(" are")[0] for line in warnings])
+    assert counts == [["3 of 4 images"], []]
+
+
+def test_data_without_a_class_of_the_model_are_one_line(weights, painted, tmp_path):
+    data = painted(3)
+    (tmp_path / "classes.txt").write_text("green\nred light\n")
+    with refused(DataError, data, "(green, red light)", "(red, blue)") as caught:
+        run(weights, data, tmp_path / "out")
+    assert len(str(caught.value).splitlines()) == 2
 
 
 def test_a_moved_run_has_its_validation_list_with_it(painted, tmp_path):

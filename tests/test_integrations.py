@@ -38,7 +38,7 @@ def test_on_row_gets_every_row_once_when_its_epoch_is_saved(demo_images, tmp_pat
         if len(rows) == 2:
             raise ConnectionError("the logger's own")
 
-    cfg = config(demo_images, tmp_path / "runs", epochs=3, evaluate_every=2)
+    cfg = config(demo_images, tmp_path / "runs", epochs=3, evaluate_every=2, save_minutes=0)
     with pytest.raises(ConnectionError):
         train_quietly(cfg, on_row=on_row)
     train_quietly(train.replace(cfg, resume=True), on_row=on_row)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from files import noise
 from lively import lively_checkpoint
-from refused import refused
+from refused import refused, told
 
 import evaluate
 import predict
@@ -97,7 +97,8 @@ def test_corrected_predictions_and_added_images_are_trained_on(weights, tmp_path
     images = {}
     for command in re.findall("python train.py (.*)", capsys.readouterr().out):
         words = dict(word.split("=") for word in shlex.split(command))
-        images |= trained_on(words["train"].removesuffix("/EXPORT.json"), words["image_root"])
+        images |= trained_on(words["train"].removesuffix("/EXPORT.json"), words.get("image_root"))
+        assert words["weights"] == weights and {"model", "image_size"} <= words.keys()
     assert images.keys() == {"0.png", "1.png", "2.png", "added.jpg"} and len(images["1.png"][0]) == 3
     boxes, data = images["0.png"]
     np.testing.assert_allclose(boxes, [BOX], atol=0.01)
@@ -127,6 +128,29 @@ def test_frames_of_a_video_are_trained_on_without_their_boxes(weights, tmp_path,
     (tmp_path / "found/images").symlink_to(tmp_path / "new images")
     images = trained_on("found/labels" if kind == "txt" else "found")
     assert len(images) == 3 and all(len(boxes) == 3 for boxes, _ in images.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_images_in_several_folders_are_trained_on_or_the_way_is_named(
+    weights, tmp_path, monkeypatch, capsys, kind
+):
+    """A folder with an image and a video, whose frames are written elsewhere; old data are added."""
+    monkeypatch.chdir(tmp_path)
+    write_image("new images/0.png", noise(0)), write_image("new images/old.png", noise(1))
+    with video.writing(lambda: tmp_path / "new images" / "film.mp4", 10) as write:
+        write("film", noise(2))
+    run(weights, "new images", "found", labels=kind)
+    text = capsys.readouterr().out
+    if kind != "txt":
+        told(text, "labels=txt", "new images", "found/images")
+        return
+    (command,) = re.findall("python train.py (.*)", text)
+    words = dict(word.split("=") for word in shlex.split(command))
+    (tmp_path / "old.txt").write_text("new images/old.png 1,1,9,9,0\n")
+    (tmp_path / "classes.txt").write_text((tmp_path / "found/labels/classes.txt").read_text())
+    assert words.keys() >= {"weights", "val"} and "image_root" not in words
+    assert len(read(words["train"], "train")) == 3
+    assert len(read(f"old.txt,{words['train']}", "train")) == 3
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp", ".tif"])

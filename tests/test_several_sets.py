@@ -1,6 +1,7 @@
 """A training on sets with different classes: from the files to best.pt, its evaluation and the check."""
 
 import json
+import shlex
 import shutil
 import signal
 from dataclasses import replace
@@ -8,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from buckets import Faulty, tar_of, upload
+from files import coco, text, write_noise
 from painted import drawn
+from refused import refused
 from small import assert_same_run, config, log_of, train_quietly
 
 import evaluate
 import train
-from datasets import demo
+from datasets import demo, sources
+from datasets.errors import DataError
 from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read
 from datasets.sources import read_train_and_val
@@ -22,6 +26,7 @@ from tools.check import main as check_main
 from tools.check_report import _warnings, check
 from tools.convert import convert
 from utils import checkpoint
+from utils.config import ConfigError
 from utils.images import read_bytes
 
 
@@ -47,14 +52,14 @@ def finished(two_sets, tmp_path_factory):
 
 
 def test_a_split_of_sets_without_ids_of_their_own_keeps_which_classes_are_annotated(tmp_path):
-    sources = []
+    parts = []
     for name, classes in (("first", demo.CLASSES[:2]), ("second", demo.CLASSES[1:3])):
         (tmp_path / name).mkdir()
         folder = drawn(tmp_path / name, {"all": range(6) if name == "first" else range(8, 14)})
         (tmp_path / f"{name}_part").mkdir()
         convert(str(folder / "all.txt"), str(tmp_path / f"{name}_part" / "part.txt"), classes=",".join(classes))
-        sources.append(str(tmp_path / f"{name}_part" / "part.txt"))
-    for data in read_train_and_val(",".join(sources), ".4", ReadOptions(bad_boxes="drop"), print):
+        parts.append(str(tmp_path / f"{name}_part" / "part.txt"))
+    for data in read_train_and_val(",".join(parts), ".4", ReadOptions(bad_boxes="drop"), print):
         for index, annotated in enumerate(data.annotated_mask().tolist()):
             assert annotated == ([True, True, False] if "first" in data.path(index) else [False, True, True])
 
@@ -69,6 +74,32 @@ def test_folders_have_the_names_that_the_user_gave(two_sets):
     folders = [str(Path(source).parent) for source in two_sets.split(",")]
     *_, table = read(",".join(folders), "train").notes
     assert [line.split()[0] for line in table.splitlines()[2:]] == folders
+
+
+def test_numbers_next_to_names_are_named_as_the_message_advises(tmp_path):
+    sources = [str(text(tmp_path / name / "all.json", coco(f"{name}.png"))) for name in "ab"]
+    text(Path(sources[1]), coco("b.png") | {"categories": [{"id": 1, "name": "7"}]})
+    with refused(DataError, sources[1]) as error:
+        read(",".join(sources), "train")
+    merge = shlex.split(str(error.value).rpartition(": ")[2].removeprefix("name them, as in "))[0]
+    assert read(",".join(sources), "train", ReadOptions(merge=merge.removeprefix("merge="))).classes == (
+        "cat",
+        "class 7",
+    )
+
+
+def test_the_sets_without_a_split_for_validation_are_named(tmp_path):
+    """The images of the first set were validation images, too, and the message was about the demo."""
+    for name in ("first/all", "second/train", "second/val"):
+        write_noise(tmp_path / f"{name}.png", seed=len(name)), text(tmp_path / f"{name}.json", coco(f"{name[-3:]}.png"))
+        (tmp_path / f"{name}.png").rename((tmp_path / name).with_name(f"{name[-3:]}.png"))
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    lines = []
+    with refused(ConfigError, f"in {first}:", "val=.2", f"val={second}"):
+        read_train_and_val(f"{first},{second}", sources.DEMO[1], ReadOptions(), lines.append)
+    assert sum("sets that are trained together" in line for line in lines) == 1
+    _, val = read_train_and_val(f"{first},{second}", second, ReadOptions(), lines.append)
+    assert [val.path(0)] == [f"{second}/val.png"]
 
 
 def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
@@ -172,5 +203,5 @@ def test_a_set_in_a_tar_or_at_an_address_is_the_folder(kind, two_sets, tmp_path,
 
 
 def test_a_conversion_that_loses_what_is_unknown_tells_it(two_sets, tmp_path):
-    assert any("annotated" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
+    assert any("annotated" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt")))
     assert not any("are lost" in line for line in convert(two_sets, str(tmp_path / "a.json")))

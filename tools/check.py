@@ -1,7 +1,7 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
-    python -m tools.check FOLDER [val=VAL] [split_by=PATTERN] [image_size=416] [classes=FILE] [image_root=DIR] \
-[all_labeled=true] [ignore_regions=crowd] [page=check.html]
+    python -m tools.check FOLDER [val=VAL] [split_by=PATTERN] [image_size=416] [classes=FILE] [merge=OLD:NEW] \
+[image_root=DIR] [bad_images=skip] [all_labeled=true] [ignore_regions=crowd] [page=check.html]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
 splits are checked.
@@ -25,10 +25,10 @@ from datasets.formats.options import read_options
 from tools.check_page import TITLE, html_page
 from tools.check_report import check
 from tools.check_split import SUSPICIOUS
-from utils.config import ConfigError, Constants, override, require_writable
+from utils.config import ConfigError, Constants, override, require, require_writable
 from utils.outputs import require_replaceable, write_all
 from utils.script import run_script
-from utils.text import aligned, brief, error_text, first_of
+from utils.text import aligned, amount, brief, error_text, first_of
 
 SPLITS = ("train", "val", "test")
 FINDINGS, PLACES, CLASSES = 10, 3, 20  # printed at most: kinds of findings, places of each, classes in the table
@@ -41,14 +41,16 @@ class Config(Constants):
     split_by: str | None = None  # as in train.py: what val=.2 keeps together
     image_size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
+    merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images of a COCO JSON
+    bad_images: str = "error"  # as in train.py: "error", "skip" or "repair"
     all_labeled: bool = False  # as in train.py: what A of A,B has no class for is not in its images
     ignore_regions: str | None = None  # as in train.py: crowd, a class, or both
     page: str | None = None  # a file to look at, .html
 
 
-def text_of(report: dict[str, Any]) -> str:
-    """Returns what matters most of the report as text. The page shows everything with images."""
+def text_of(report: dict[str, Any], page: str | None = None) -> str:
+    """Returns what matters most of the report as text. The `page` shows everything with images."""
     names = [name for name in SPLITS if name in report]
     lines = [line for name in names for line in _part_lines(name, report[name], report["size"])]
     lines += ["", *_class_table([report[name] for name in names], names), ""]
@@ -57,7 +59,8 @@ def text_of(report: dict[str, Any]) -> str:
         lines.append(title)
         lines += [f"  {place}" for place in first_of(places, PLACES)]
     if len(found) > FINDINGS:
-        lines.append(f"... and {len(found) - FINDINGS} other findings: page=check.html shows all")
+        where = f"{page} shows all" if page else "page=check.html shows all"
+        lines.append(f"... and {amount(len(found) - FINDINGS, 'other finding')}: {where}")
     return "\n".join(lines)
 
 
@@ -151,10 +154,11 @@ def main(words: list[str]) -> None:
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
             require_page(cfg.page)
-        chosen = ("classes", "image_root", "split_by", "all_labeled", "ignore_regions")
+        require(cfg, {}, {}, {"bad_images": ("error", "skip", "repair")})
+        chosen = ("classes", "merge", "image_root", "bad_images", "split_by", "all_labeled", "ignore_regions")
         options = read_options(**{name: getattr(cfg, name) for name in chosen})
         report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
-        print(text_of(report))
+        print(text_of(report, cfg.page))
         if cfg.page:
             Path(cfg.page).parent.mkdir(parents=True, exist_ok=True)
             write_all({Path(cfg.page): html_page(report, parts).encode("utf-8", "backslashreplace")})

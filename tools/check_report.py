@@ -9,7 +9,7 @@ import numpy as np
 from datasets.box_sizes import Size
 from datasets.classes import class_notes
 from datasets.errors import MUCH, WARNING, DataError, together
-from datasets.flips import flip_sensitive_classes
+from datasets.flips import flip_reason
 from datasets.formats.options import ReadOptions
 from datasets.groups import frames_in_both
 from datasets.similar import copies_text, similar_groups
@@ -42,15 +42,16 @@ def check(
     train = parts["train"]
     sources = {name: part.report["source"] for name, part in parts.items()}
     train.report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if sided := " and ".join(map(repr, flip_sensitive_classes(train.good.classes))):
-        train.report["notes"].append(f"training will not flip images (flip=0): a flip makes another class of {sided}")
+    if reason := flip_reason(train.good.classes):
+        train.report["notes"].append(f"training will not flip images (flip=0): {reason}")
     splits = {name: part.good for name, part in parts.items()}
     if division and (divided := _check_division(train, str(val), division, options.split_by)):
         splits = dict(zip(("train", f"val={val}"), divided, strict=True))
     if val is None and "val" in parts and (error := shared_error(data, train.paths, parts["val"].paths)):
         parts["val"].report["errors"].append(error)
     measured = [name for name in parts if name != "train"] or ["train"]
-    warnings = [f"{name}: {note}" for name in measured for note in limit_notes(parts[name].good, MAX_DETECTIONS)]
+    warnings = class_notes(train.good.classes)
+    warnings += [f"{name}: {note}" for name in measured for note in limit_notes(parts[name].good, MAX_DETECTIONS)]
     if _has_test(parts, data):
         warnings += _add_test(parts, data, size, options)
     warnings += _share_range(parts)
@@ -200,4 +201,4 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
         text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
         warnings.append(f"{split}: {text}: {first_names(few)}")
-    return warnings + [f"{split}: {note}" for note in class_notes(counts)]
+    return warnings

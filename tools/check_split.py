@@ -44,7 +44,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
-        good, notes = check_images(found, ReadOptions(bad_boxes="drop"))
+        good, notes = check_images(found, ReadOptions(bad_boxes="drop", bad_images=options.bad_images))
     except DataError as error:
         errors.append(str(error))
         readable = np.setdiff1d(np.arange(len(found)), list(scanned.problems))

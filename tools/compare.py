@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.runs import run_of
+from datasets.sources import val_of
+from engine.runs import nearest_run, run_of
 from utils import checkpoint
 from utils.config import show
 from utils.script import run_script
@@ -54,13 +55,16 @@ class Run(NamedTuple):
 def read_run(folder: Path) -> Run:
     """Reads a run folder. Raises ValueError, OSError or LookupError if it holds no finished epoch, or a damaged file."""
     if not (folder / "config.json").exists():
-        raise ValueError("there is no such run; a run folder of train.py has a config.json")
+        near = nearest_run("runs", folder.name)
+        fix = f"did you mean {near}?" if near else "a run folder of train.py has a config.json"
+        raise ValueError(f"there is no such run; {fix}")
     if not (folder / "log.csv").exists():
         raise ValueError("no log.csv: the run has not begun to train")
     constants = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     epochs = constants["epochs"]
     if (folder / "last.pt").exists():
         constants |= checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["user_config"]
+        constants["val"] = val_of(constants["val"], constants["train"])
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     if not rows:
@@ -68,7 +72,7 @@ def read_run(folder: Path) -> Run:
     classes = "unknown: no best.pt"
     if (folder / "best.pt").exists():
         names = checkpoint.read(folder / "best.pt", on_disk=True)["classes"]
-        classes = brief(f"{len(names)}: {', '.join(names)}")
+        classes = f"{len(names)}: {', '.join(names)}"
     return Run(folder, constants, epochs, rows, classes)
 
 
@@ -100,7 +104,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
         if len(set(texts)) > 1:
             head.append(name)
             for row, text in zip(rows, texts, strict=True):
-                row.append(text)
+                row.append(brief(text, 60) if name == "classes" else text)
     return [head, *rows]
 
 

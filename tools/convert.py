@@ -73,13 +73,14 @@ def convert(source: str, target: str, **options) -> list[str]:
     outputs = _divide(data, goal, cfg.split, cfg)
     if existing := next((path for path in outputs if path.exists()), None):
         raise DataError(f"{existing} exists: give another name, or delete it")
-    texts = {} if to_json else _class_names(source, goal, data.classes)
+    class_files = {} if to_json else _class_names(source, goal, data.classes)
     if data.is_partly_annotated and not to_json:
         text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
         report.append(f"{source}: {text}: write COCO JSON")
-    texts |= _texts(outputs, goal)
+    texts = class_files | _texts(outputs, goal)
     goal.parent.mkdir(parents=True, exist_ok=True)
     write_all(texts)
+    report += [f"{path}: {amount(len(data.classes), 'class name')}" for path in class_files]
     for path, chosen in outputs.items():
         report.append(f"{path}: {amount(len(chosen), 'image')}, {amount(len(chosen.boxes), 'box')}")
     return report

@@ -36,10 +36,11 @@ class DiskError(OSError):
 
 
 def save(path: str | Path, contents: Mapping[str, Any]) -> None:
-    """Writes a checkpoint by `atomic_write`, and reads it back before it replaces the old file.
+    """Writes a checkpoint by `atomic_write`, which must be complete before it replaces the old file.
 
-    The old file stays if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than
-    plain containers and tensors or if weights or the state of the updater are not finite.
+    Its bytes are not read back: `read` compares its checksums, and refuses a damaged file. The old file stays if an error is
+    raised: DiskError if the disk is full, CheckpointError if `contents` holds more than plain containers and tensors or if
+    weights or the state of the updater are not finite.
     """
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
@@ -51,7 +52,8 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
         with atomic_write(path) as file:
             torch.save(contents, file)
             file.flush()
-            read(Path(file.name))  # compares the checksums
+            if not zipfile.is_zipfile(file.name):  # its directory is the last that is written
+                raise CheckpointError("the file is not complete")
     except (OSError, RuntimeError, CheckpointError) as error:
         raise not_saved(path, error) from error
 
@@ -93,21 +95,22 @@ def about(contents: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def plain(value: Any, where: str = "contents") -> Any:
+def plain(value: Any, where: str = "contents", copy: bool = False) -> Any:
     """A copy made of dicts, lists, tuples, numbers, text and tensors (detached, on the CPU, with their own storage).
 
-    NumPy scalars become Python numbers, NumPy arrays tensors, paths text. Raises CheckpointError for anything else.
+    NumPy scalars become Python numbers, NumPy arrays tensors, paths text. Tensors that are so already are copied only with
+    `copy`. Raises CheckpointError for anything else.
     """
     if isinstance(value, Tensor):
-        value = value.detach().cpu()
+        value = value.detach().to("cpu", copy=copy)
         whole = value.untyped_storage().nbytes() == value.nelement() * value.element_size()
         return value if whole and type(value) is Tensor else value.as_subclass(Tensor).clone()
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if isinstance(value, Mapping):
-        return {plain(key, f"{where} (a key)"): plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {plain(key, f"{where} (a key)"): plain(item, f"{where}.{key}", copy) for key, item in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        items = [plain(item, f"{where}.{i}") for i, item in enumerate(value)]
+        items = [plain(item, f"{where}.{i}", copy) for i, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, np.generic):
         return value.item()
@@ -184,7 +187,9 @@ def unreadable(path: Path, head: bytes, error: Exception) -> CheckpointError:
         what = "holds Python objects; they could run code when loaded: refused. Save its state dict alone"
         return CheckpointError(f"{path} {what}")
     why = f" ({first_line(error)})" if zipped else ""
-    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: use another copy")
+    best = path.with_name("best.pt")
+    fix = f"did you mean {best}?" if best.is_file() and path.suffix != best.suffix else "use another copy"
+    return CheckpointError(f"{path} is empty, damaged or not a PyTorch file{why}: {fix}")
 
 
 def other_format(path: str | Path, contents: Any) -> CheckpointError:

@@ -254,6 +254,8 @@ def constants_text(cfg: T, written: T, derived: Mapping[str, Any]) -> str:
     changed = [name for name, value in values.items() if name not in chosen and value != defaults[name]]
     lines = []
     for title, names in (("changed", changed), ("chosen", chosen)):
+        if title == "chosen":  # by the run: nobody types them
+            values = {name: float(f"{v:.4g}") if isinstance(v, float) else v for name, v in values.items()}
         text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
         lines += wrap(
             text,

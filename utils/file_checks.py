@@ -4,6 +4,7 @@ PyTorch's reader with `weights_only=True` runs no code of a file, the checksums 
 `load_state_dict` is strict. What is left to check are entries that are missing or have another type.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,10 @@ def fitting(path: str | Path) -> Iterator[None]:
 
 def refuse_non_finite(path: str | Path, value: Any) -> None:
     """Raises CheckpointError if a floating-point tensor within nested containers holds NaN or infinity."""
-    bad = [name for name, x in tensors_in(value) if x.is_floating_point() and not x.isfinite().all()]
+    tensors = {name: x for name, x in tensors_in(value) if x.is_floating_point() and x.numel()}
+    # The largest absolute value is NaN or infinite if any is: one pass, without a tensor of flags, for all in one call.
+    largest = torch._foreach_norm(list(tensors.values()), torch.inf) if tensors else []
+    bad = [name for name, x in zip(tensors, largest, strict=True) if not math.isfinite(x)]
     if bad:
         what = f"{len(bad)} tensors are not finite (first: {bad[0]})"
         raise CheckpointError(f"{path}: {what}; neither used nor saved: use another copy")

@@ -60,9 +60,7 @@ NAMES = {  # names of other trainers, and of one script of this program in anoth
     "special_aug_ratio": Here(("no_aug_epochs=VALUE",), "the number of epochs at the end"),
     "label_smoothing": Here(note="class targets are soft already"),
     "compile": Here(note="a run on one GPU replays its steps by CUDA graphs instead"),
-    "save_period": Here(
-        ("save_every={}",), "last.pt is saved after every epoch, best.pt after the best one", {"-1": "0"}
-    ),
+    "save_period": Here(("save_every={}",), "last.pt and best.pt are saved by themselves", {"-1": "0"}),
     "eval_flag": Here(("evaluate_every={}",), "a number of epochs", {"true": "1", "false": "VALUE"}),
     "eval_period eval_interval": Here(("evaluate_every={}",)),
     "classes_path names": Here(("classes={}",)),
@@ -153,7 +151,8 @@ NAMES = {  # names of other trainers, and of one script of this program in anoth
     "exp_name experiment_name": Here(("name={}",)),
     "ema ema_decay": Here(note="there always is a moving average of the weights"),
     # other scripts of this program
-    "train val": Here(("data={}",)),
+    "train": Here(("data={}",)),
+    "val": Here(("data=VALUE",), "a file or a folder; without it, the validation images of the run"),
     "source": Here(("data={}", "images={}")),
     "images": Here(("source={}", "data={}")),
     "weights": Here(("checkpoint={}",)),

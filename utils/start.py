@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Collection, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from utils import signals  # noqa: F401  notes the parent process: torchrun may be killed while PyTorch is imported
 from utils.config import unknown_text
 from utils.migration import constants_of
+
+BEGAN = time.perf_counter()  # of the program, for the account of its time
 
 # Threads that wait in a busy loop starve each other when other programs need the cores. GNU OpenMP reads this when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")

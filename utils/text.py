@@ -98,7 +98,7 @@ def look_of(name: str) -> str:
     escapes of HTML, and characters that are not seen, such as a soft hyphen. Cyrillic letters are their Latin twins."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", unescape(name)).casefold())
     shown = (c for c in folded if unicodedata.category(c) not in ("Cf", "Pd", "Pc", "Pi", "Pf") and not c.isspace())
-    return "".join(shown).translate(_TWINS)
+    return "".join(shown).translate(_TWINS) or folded  # of a sign such as --, all of it
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -15,6 +15,7 @@ import yaml
 from datasets.errors import DataError, check_path, open_file
 from datasets.formats import image_paths
 from datasets.formats.file import text_lines
+from datasets.formats.splits import SPLIT_NAMES
 from datasets.store import MAX_UNNAMED, no_such_class
 from utils.remote_cache import local_file
 from utils.text import check_class_names, clean_name, first_names, split_names
@@ -22,7 +23,7 @@ from utils.text import check_class_names, clean_name, first_names, split_names
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
 _NUMBER = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
-ABOVE = 3  # folders above the data set in which a list may be
+INSIDE = {"images", "labels", *SPLIT_NAMES}  # in names of folders of a data set, above which its list may be
 OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
 NAMES = (*OWN, "*.names", "_darknet.labels", "labels.txt", "data.yaml")  # in any case; the first ones first
 MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
@@ -228,19 +229,26 @@ class ClassLists(NamedTuple):
     names: tuple[str, ...]
     by_folder: Mapping[str, ClassList] = {}
 
+    def notes(self, source: str) -> list[str]:
+        """Returns a note for each list that is not in the folder that the user names, or in that of the file."""
+        folder = os.path.abspath(source if os.path.isdir(source) else os.path.dirname(source))
+        files = sorted({one.file for one in self.by_folder.values()})
+        return [f"{source}: class names: {file}" for file in files if not Path(file).is_relative_to(folder)]
+
 
 def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLists | None:
     """Returns the class list nearest to each folder with label files, None if there is no list.
 
-    It is in the folder or above it up to the data set `top`, or else in or above `top`. `used`: the label files that are read;
-    the others add their names, so that all splits have the same classes. Raises DataError if two lists in a folder differ."""
+    It is in the folder or above it up to the data set `top`; above that only if `top` is called images, labels or as a split,
+    because a neighbor may have left a list there. `used`: the label files that are read; the others add their names, so that
+    all splits have the same classes. Raises DataError if two lists in a folder differ."""
     read = set(map(os.path.dirname, filter(os.path.exists, used)))
     end = Path(os.path.abspath(top))
     found: dict[str, ClassList] = {}
     for folder in sorted(read.union(map(os.path.dirname, labels))):
         path = Path(os.path.abspath(folder))
         inside = [place for place in (path, *path.parents) if end in (place, *place.parents)]
-        places = [*(inside or (path, path.parent)), end, *end.parents[:ABOVE]]
+        places = [*(inside or _places(path)), *_places(end)]
         try:
             nearest = next(filter(None, map(list_in, map(str, places))), None)
         except DataError:
@@ -255,6 +263,14 @@ def find_lists(top: Path, labels: Iterable[str], used: Iterable[str]) -> ClassLi
     with suppress(DataError):  # the list of the data set gives the order, if it can be read
         lists = [*filter(None, [list_in(str(top))]), *lists]
     return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found)
+
+
+def _places(folder: Path) -> list[Path]:
+    """Returns a folder, and those above it as far as they are of the same data set."""
+    places = [folder]
+    while not INSIDE.isdisjoint(re.findall("[a-z]+", places[-1].name.lower())):  # train2017, obj_train_data
+        places.append(places[-1].parent)
+    return places
 
 
 def list_in(folder: str, kinds: Sequence[str] = NAMES) -> ClassList | None:

@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from datasets.formats.options import ReadOptions
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
-from utils.text import as_spelled, check_class_names, clean_name, first_names, printable
+from utils.text import amount, as_spelled, check_class_names, clean_name, first_names, printable
 
 MAX_FRACTION = 1.5  # x + width, where x, y is the center of a box in fractions
 
@@ -194,11 +193,11 @@ def _check_labels_and_areas(
     indices = np.full(len(labels), -1, np.int32)
     indices[is_class] = table[labels[is_class].astype(np.int64)]
     has_area = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    problems, without_area = [], []
+    unknown = is_known & is_class & (indices < 0)
+    problems, without_area = _unknown_classes(source, np.flatnonzero(unknown), names, classes), []
     if source.sizes_problem and not is_known.any():
         problems += [f"{source.places[row]}: {source.sizes_problem}" for row in range(len(labels))]
-    unknown = lru_cache(maxsize=None)(unknown_class)
-    for row in np.flatnonzero(is_known & ~((indices >= 0) & has_area)).tolist():
+    for row in np.flatnonzero(is_known & ~unknown & ~((indices >= 0) & has_area)).tolist():
         label = labels[row]
         box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
         if not is_finite[row]:
@@ -210,14 +209,26 @@ def _check_labels_and_areas(
             problem = f"class {int(label)} without a list of names: {fix}"
         elif not is_class[row]:
             problem = no_such_class(label, source.names_from, len(table))
-        elif indices[row] < 0 and names is not None and classes is not None:
-            problem = unknown(names[int(label)], classes)
         else:
             without_area.append(f"{source.places[row]}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
             continue
         problems.append(f"{source.places[row]}: {problem}")
     indices[~(is_known & has_area)] = -1
     return indices, problems, without_area
+
+
+def _unknown_classes(source: Source, rows: np.ndarray, names: Classes, classes: Classes) -> list[str]:
+    """Returns a problem for each class of `names` that is not in `classes`, or one if none is. `rows`: boxes of such classes."""
+    if not len(rows) or names is None or classes is None:
+        return []
+    if set(names).isdisjoint(classes):
+        fix = "name other data, or a model or a list of classes that has them"
+        return [f"{source.path}: no class of these data {first_names(names)} is in {first_names(classes)}: {fix}"]
+    labels, first, counts = np.unique(np.frombuffer(source.labels)[rows], return_index=True, return_counts=True)
+    return [
+        f"{source.places[rows[at]]}, the first of {amount(count, 'box')}: {unknown_class(names[int(label)], classes)}"
+        for label, at, count in zip(labels.tolist(), first.tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def _table_of(names: Classes, classes: Classes) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.classes import choose_classes, ignore_class, join, merge_fix, parse_merge, similar_names
+from datasets.classes import choose_classes, ignore_class, join, merge_command, merge_fix, parse_merge, similar_names
 from datasets.errors import DataError, check_path
 from datasets.formats.file import Folder
 from datasets.formats.folder import read_folder, unread_notes
@@ -146,10 +146,13 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
     for group in similar_names(dict.fromkeys(name for names in of_sets for name in names)):
         if not any(names.issuperset(group) for names in of_sets):
             named = ", ".join(map(repr, group))
-            raise DataError(f"{source}: classes of different sets that look alike: {named}: {merge_fix(group)}")
+            raise DataError(f"{source}: classes of different sets that look alike: {named}: {merge_fix([group])}")
     numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
     if 0 < len(numbered) < len(parts):
-        text = "the classes of this set are numbers, those of the others names: write its names into classes.txt"
+        pairs = [f"{name}:class {name}" for name in numbered[0].classes[:10]]
+        text = (
+            f"the classes of this set are numbers, those of the others names: name them, as in {merge_command(pairs)}"
+        )
         raise DataError(f"{numbered[0].source}: {text}")
 
 

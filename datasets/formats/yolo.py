@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from datasets.errors import DataError, graded, one_line, open_file, raise_any
 from datasets.formats import image_paths
-from datasets.formats.class_names import ClassLists, find_lists
+from datasets.formats.class_names import OWN, ClassLists, find_lists, list_in
 from datasets.formats.file import (
     CLASS_FILES,
     File,
@@ -224,7 +224,7 @@ def read_images(
         raise DataError(f"{source}: {_no_labels(source, images)}")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
-    found = Source(source, names=names, needs_classes=NO_NAMES, notes=list(notes))
+    found = Source(source, names=names, needs_classes=NO_NAMES, notes=[*notes, *(lists.notes(source) if lists else ())])
     if not all(known):
         text = f"images without a label file, which count as backgrounds: {known.count(False)}"
         found.notes.append(f"{source}: {text}, for example {one_line(images[known.index(False)])}")
@@ -293,6 +293,8 @@ def _no_labels(source: str, images: Sequence[str]) -> str:
     place = os.path.join(top, os.path.commonpath([os.path.dirname(label) for label in labels]))
     root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in there])
     command = f"python -m tools.check {quote(place)} image_root={quote(root)}"
+    if (names := list_in(top, OWN)) and not find_lists(Path(place), (), [os.path.join(top, labels[0])]):
+        command += f" classes={quote(names.file)}"
     return f"{what} where YOLO has them, but below {top}, such as {labels[0]}: {command} reads them"
 
 

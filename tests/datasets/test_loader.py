@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,30 @@ def test_ranks_draw_the_samples_that_one_process_would(painted):
             most = shard.labels.shape[1]
             assert torch.equal(shard.labels, batch.labels[rank::2, :most])
             assert torch.equal(shard.boxes, batch.boxes[rank::2, :most])
+
+
+@pytest.mark.shared_memory
+def test_an_epoch_that_has_begun_is_loaded_while_the_program_does_something_else(painted, monkeypatch):
+    """The batches are the same, also those of the epochs after it."""
+    data = dataset_of(painted(6))
+    expected, read = batches_of(data, (0, 1, 2)), mp.Value("i", 0)
+
+    def counted(self, key, original=DetectionDataset.__getitem__):
+        read.value += 1
+        return original(self, key)
+
+    monkeypatch.setattr(DetectionDataset, "__getitem__", counted)
+    sampler = train_sampler(len(data), 4)
+    loader, found = build_loader(data, sampler, workers=1), []
+    for epoch in range(3):
+        found += list(loader)
+        before, sampler.epoch = read.value, epoch + 1
+        loader.begin()
+        end = time.monotonic() + 60
+        while read.value == before and time.monotonic() < end:
+            time.sleep(0.01)
+        assert read.value > before
+    assert_same_batches(found, expected)
 
 
 @pytest.mark.shared_memory

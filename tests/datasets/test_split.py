@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from files import boxes, text
-from refused import refused
+from refused import refused, told
 from small import config, train_quietly
 
 import evaluate
@@ -227,7 +227,7 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
         with refused(ConfigError, f"train={alone}", "val=.2"):
             read_both(alone)
     Path(source).rename(tmp_path / "a" / "train.txt")
-    with refused(DataError, tmp_path / "a", "val=.2"):
+    with refused(ConfigError, tmp_path / "a", "val=.2"):
         read_both(tmp_path / "a")
     text(tmp_path / "a" / "train.txt", "0.jpg 1,2,3,4,0\n"), text(tmp_path / "a" / "val.txt", "1.jpg 1,2,3,4,0\n")
     train_data, val_data = read_both(tmp_path / "a")
@@ -341,9 +341,11 @@ def test_validation_data_that_a_run_has_written_are_not_merged_again(tmp_path: P
 def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
-    assert "classes that look alike: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
-    (note,) = class_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
-    assert "merge=leaf rust:Leaf Rust" in shlex.split(note.rpartition(";")[2])
+    told(notes[-1], "'Van', 'van'", "merge=van:Van")
+    (note,) = class_notes(
+        ["Leaf Rust", "leaf rust", "dog", "Dog", "-", "--"]
+    )  # can be pasted into a shell; not two signs
+    assert "merge=leaf rust:Leaf Rust,Dog:dog" in shlex.split(note.rpartition(";")[2])
 
 
 def test_problems_of_both_parts_are_reported_together(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from engine import hardware, resume, run_lock
 from engine.environment import last_start, run_id
 from engine.run_folder import Run
 from engine.run_lock import RunInUse
+from engine.runs import best_of
 from utils import file_checks
 from utils.config import ConfigError
 from utils.processes import Ranks
@@ -128,13 +129,26 @@ def holder(tmp_path):
 @posix
 def test_a_run_folder_in_use_is_refused_and_kill_9_frees_it(holder, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LOCK_PATIENCE", 0.2)
-    with refused(RunInUse, f"process {holder.pid} on node-3", "2026-01-31 12:00:00", "resume=false"):
+    with refused(RunInUse, f"process {holder.pid} on node-3", "2026-01-31 12:00:00", "resume="):
         Run(tmp_path, {})
     assert last_start(tmp_path).get("id") == "1" and not (tmp_path / "config.json").exists()  # nothing was changed
     holder.kill()  # its child lives on
     holder.wait()
     run = Run(tmp_path, {})
     assert last_start(tmp_path).get("id") == run.id
+
+
+@posix
+def test_a_run_without_a_save_is_not_started_again_while_it_runs(holder, tmp_path):
+    reason = {}
+    for state in ("runs", "ended"):
+        for ask in (resume.refuse_missing, lambda name, output: best_of(output, name, "checkpoint=")):
+            with pytest.raises(ConfigError) as error:
+                ask(str(tmp_path), str(tmp_path.parent))
+            reason.setdefault(state, []).append("start it again" in str(error.value))
+        holder.kill()
+        holder.wait()
+    assert reason == {"runs": [False, False], "ended": [True, True]}
 
 
 @posix

@@ -135,7 +135,7 @@ def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(demo_imag
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(Died):
-        train.main(config(demo_images, output), parts=FAKE)
+        train.main(config(demo_images, output, save_minutes=0), parts=FAKE)
     monkeypatch.setattr(os, "replace", replace)
     train_quietly(config(demo_images, output, resume=True), parts=FAKE)
     assert_same_run(only_run(output), expected)
@@ -385,10 +385,11 @@ def test_a_run_is_found_whatever_it_has_saved_in_its_first_epoch(tmp_path, monke
 
 def test_best_pt_is_written_only_after_an_epoch_that_is_better_than_all_before(monkeypatch):
     monkeypatch.setattr(saving, "epoch_text", lambda *_: "")
-    written, ranks = [], SimpleNamespace(is_main=False, log=lambda _: None, device=torch.device("cpu"))
     budget = SimpleNamespace(end_epoch=lambda: None)
     course = SimpleNamespace(done=lambda _: None, seconds_left=lambda _: 0.0, epochs=5, budget=budget)
-    saver = SimpleNamespace(save_every=2, course=course, ranks=ranks, _save=lambda *values: written.append(values[-1]))
+    saver = SimpleNamespace(save_every=2, course=course, ranks=Ranks(rank=1), run=None, _is_due=lambda: True)
+    written, saver._log = [], lambda *_: []
+    saver._save = lambda state, meter, last, names, errors: written.append(names)
     state = State()
     for epoch, ap in enumerate((0.1, 0.3, 0.2, 0.3, 0.4), 1):
         state = Saver.finish(saver, state, {"epoch": epoch, "AP": ap})
@@ -493,15 +494,61 @@ def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expecte
     ("minutes", "seconds", "is_due"),
     [(2.0, 119, False), (2.0, 121, True), (0.5, 29, False), (0.5, 31, True), (0.0, 1e9, False)],
 )
-def test_last_pt_is_saved_when_save_minutes_have_passed_since_the_last_save(monkeypatch, minutes, seconds, is_due):
-    monkeypatch.setattr(saving.time, "monotonic", lambda: 1e6 + seconds)
+def test_last_pt_is_saved_when_save_minutes_have_passed_since_the_last_save(minutes, seconds, is_due):
     saves, stop = [], SimpleNamespace(orphaned=lambda: False, received=False)
-    run, ranks = SimpleNamespace(saved=1e6), Ranks()
-    saver = SimpleNamespace(
-        save_minutes=minutes, run=run, ranks=ranks, stop=stop, within_epoch=lambda *_: saves.append(1)
-    )
+    parts = {"stop": stop, "ranks": Ranks(), "within_epoch": lambda *_: saves.append(1)}
+    saver = SimpleNamespace(save_minutes=minutes, _seconds_since_save=lambda: seconds, **parts)
     Saver.between_steps(saver, State(), None)
     assert len(saves) == is_due
+
+
+@pytest.mark.parametrize(
+    ("minutes", "saved"), [(10.0, [1, 5, 9, 12]), (0.1, [1, 3, 5, 7, 9, 11, 12]), (0.0, range(1, 13))]
+)
+def test_saves_take_a_twentieth_of_a_run_and_best_pt_agrees_with_every_one(
+    demo_images, tmp_path, monkeypatch, minutes, saved
+):
+    """An epoch takes 5.5 s and a file .5 s. A run saves its first epoch, then every 20 s if that is before save_minutes."""
+    now, save, found = 0.0, checkpoint.save, []
+
+    def slow_save(path, contents):
+        nonlocal now
+        now += 0.5
+        save(path, contents)
+        if path.name == "last.pt":
+            found.append((contents["epoch"], checkpoint.load(path.with_name("best.pt"))["epoch"]))
+
+    def slow_validate(*args):
+        nonlocal now
+        now += 5.5
+        return {"AP": (0.1, 0.5, 0.2, 0.6)[args[5] % 4] + args[5] / 100, "AP50": 0.5, "val_loss": 1.0}
+
+    monkeypatch.setattr(checkpoint, "save", slow_save)
+    parts = train.Parts(validate=slow_validate, clock=lambda: now)
+    cfg = config(demo_images, tmp_path, epochs=12, save_minutes=minutes)
+    folder, *_ = train_quietly(cfg, parts=parts)
+    assert [epoch for epoch, _ in found] == list(saved)
+    best = [1, 2, 2, 4, 4, 4, 4, 8, 8, 8, 8, 12]
+    assert [epoch for _, epoch in found] == [best[epoch - 1] for epoch, _ in found]
+    assert [int(row["epoch"]) for row in log_of(folder)] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_run_that_ends_between_two_saves_keeps_its_best_pt_unless_it_is_killed(
+    demo_images, tmp_path, monkeypatch, at_call, killed
+):
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected"), parts=FAKE)
+    at_call(7, die)  # in epoch 3, after the best one
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        if killed:
+            patch.setattr(Saver, "close", lambda saver: saver.run.close())
+        patch.setattr(saving, "SAVING", 1e-9)
+        train.main(config(demo_images, tmp_path / "ended"), parts=FAKE)
+    folder = only_run(tmp_path / "ended")
+    epochs = [checkpoint.load(folder / name)["epoch"] for name in ("best.pt", "last.pt")]
+    assert epochs == [1 if killed else 2, 1] and len(log_of(folder)) == 2
+    train_quietly(config(demo_images, tmp_path / "ended", resume=True), parts=FAKE)
+    assert_same_run(folder, expected)
 
 
 def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():

@@ -13,13 +13,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from refused import refused
+from refused import refused, told
 
 from engine import run_folder as run_module
 from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start, source_digest
+from engine.resume import refuse_missing
 from engine.run_folder import Run, tensorboard_scalars
-from engine.runs import check_name, create, runs
+from engine.runs import best_of, check_name, create, runs
 from report.plots import draw_curves
+from tools import compare
+from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +52,22 @@ def test_runs_that_start_together_get_different_folders(tmp_path):
         made = list(pool.map(lambda _: create(tmp_path, "demo"), range(64)))
     assert len(set(made)) == 64
     assert sorted(int(path.name.rpartition("-")[2]) for path in made) == list(range(1, 65))
+
+
+def test_a_misspelled_run_gets_the_nearest_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/dogs-2026-01-31-1").mkdir(parents=True)
+    (tmp_path / "runs/dogs-2026-01-31-1/best.pt").touch()
+    with refused(ConfigError, "did you mean", "resume=dogs"):
+        refuse_missing("dog", "runs")
+    with refused(ConfigError, "did you mean", "weights=dogs"):
+        best_of("runs", "dgs", "weights=")
+    with refused(ConfigError, "did you mean", "runs/dogs-2026-01-31-1/best.pt"):
+        best_of("runs", "dogs/best.pt", "weights=")
+    assert best_of("runs", "cars", "weights=") is None
+    with pytest.raises(SystemExit):
+        compare.main(["dog"])
+    told(capsys.readouterr().out, "did you mean dogs")
 
 
 def test_runs_are_sorted_by_date_and_number(tmp_path):
@@ -211,6 +230,16 @@ def test_tensorboard_holds_numbers_and_a_resumed_run_hides_later_events(tmp_path
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/total")] == [(0, 0.0), (1, 0.25), (2, 0.5), (3, 9.0)]
     assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
+
+
+def test_an_image_for_later_is_drawn_once_with_the_curves(tmp_path):
+    drawn, run = [], Run(tmp_path, {})
+    for number in (1, 2):
+        run.image_later("late", lambda number=number: drawn.append(number) or np.zeros((8, 8, 3), np.uint8))
+    assert not drawn and not (tmp_path / "late.jpg").exists()
+    run.log({"epoch": 1, "loss": 1.0}, is_last=True)
+    run.log({"epoch": 2, "loss": 1.0}, is_last=True)
+    assert drawn == [2] and (tmp_path / "late.jpg").exists()
 
 
 def test_scalars_of_tensorboard_are_grouped_and_metrics_of_nothing_are_left_out():

@@ -13,6 +13,7 @@ from refused import refused
 from small import config, train_quietly
 
 import train
+from datasets.errors import DataError
 from engine.origin import Origin
 from engine.run_constants import constants_of, with_constants_of
 from utils import checkpoint
@@ -94,6 +95,14 @@ def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(cop
     change_constants(copy, brightness=0.5, patience=...)
     assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
     assert "brightness" in capsys.readouterr().out
+
+
+def test_a_run_whose_data_were_moved_names_the_constant_and_resumes_with_it(copy, demo_images, tmp_path):
+    change_constants(copy, train=str(tmp_path / "before"))
+    with refused(DataError, copy, tmp_path / "before", "train="):
+        train.main(train.from_command_line([f"resume={copy}"]))
+    text = train_quietly(train.from_command_line([f"resume={copy}", f"train={demo_images}"]))[2]
+    assert "nothing to do" in text
 
 
 def test_a_constant_of_another_type_names_the_run(copy):

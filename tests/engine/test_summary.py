@@ -110,7 +110,9 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     told(" | ".join(warnings), "1 of 2", "dog", "only 1")
     many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
     good = data(tmp_path, "c.txt", many)
-    assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
+    assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0 0,0,5,5,1\n"))) == []
+    (unmeasured,) = summary.data_warnings(good, data(tmp_path, "f.txt", "x.jpg 0,0,5,5,0\n"))
+    told(unmeasured, "(dog)", "val=")
     crowded = data(tmp_path, "e.txt", "x.jpg" + " 0,0,5,5,1" * 310 + "\ny.jpg 0,0,5,5,0\n")
     coco, limit = summary.data_warnings(good, crowded)
     told(coco, "1 of 2 images", "100 boxes of dog", "210 of 311")
@@ -145,7 +147,7 @@ def test_copies_of_training_images_in_val_are_one_line_with_the_first_pair(tmp_p
     numbers = np.arange(60) * 0x1234567
     train = scanned(data(tmp_path, "a b.txt", lines), [*range(1, 60), 0], numbers)
     names = ("x", "y", "7", "near", "unread")
-    val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in names))
+    val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0 0,0,5,5,1\n" for name in names))
     val = scanned(val, [100, 10, 8, 101, 0], [0x7777777777777777, 0, 0, numbers[5] ^ 1, 0])
     (copies,) = summary.data_warnings(train, val)
     told(copies, "3 of 5", "60 %", f"{tmp_path}/y.jpg of {tmp_path}/9.jpg")
@@ -167,7 +169,7 @@ def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
 def test_rare_classes_are_named_with_a_fix(tmp_path):
     lines = [f"{i}.jpg 0,0,5,5,0 0,0,5,5,0" + (" 0,0,5,5,1" if i < 3 else "") + "\n" for i in range(100)]
     train = data(tmp_path, "a.txt", "".join(lines))
-    val = data(tmp_path, "b.txt", "x.jpg 0,0,5,5,0\n")
+    val = data(tmp_path, "b.txt", "x.jpg 0,0,5,5,0 0,0,5,5,1\n")
     (warning,) = summary.data_warnings(train, val)
     told(warning, "1 of 2", "dog: 3", 52, "repeat_rare=0.5")
     (warning,) = summary.data_warnings(train, val, repeat_rare=0.5)

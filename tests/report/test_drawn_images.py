@@ -30,7 +30,7 @@ def test_the_prediction_sheet_has_truth_and_detections_of_each_image_side_by_sid
     """The third image is left out: two of three, evenly spaced, are the first and the second."""
     high = {"image_id": 9, "category_id": 5, "score": 0.8, "bbox": [60, 60, 300, 300]}
     low = {"image_id": 70, "category_id": 2, "score": 0.2, "bbox": [20, 40, 60, 50]}
-    sheet = drawn_images.prediction_sheet(TwoImages(), [high, low, {**high, "image_id": 30}], count=2)
+    sheet = drawn_images.prediction_sheet(TwoImages(), [high, low, {**high, "image_id": 30}], count=2)()
     cells = [sheet[8:434, 8 + n * 408 :][:, :400] for n in range(4)]
     assert sheet.shape == (442, 8 + 4 * 408, 3)
     flat = [(abs(cell.astype(int) - 90) < 12).all(-1) for cell in cells]  # the images without boxes and titles

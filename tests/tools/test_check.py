@@ -54,6 +54,18 @@ def test_classes_that_a_training_does_not_flip_are_named(data: tuple[str, str], 
     assert mentions(text, "flip=0") == mentions(text, "arrow left' and 'arrow right") == sided
 
 
+def test_what_the_check_advises_for_a_training_can_be_checked(data: tuple[str, str], tmp_path: Path, capsys) -> None:
+    """merge= and bad_images= were for train.py only; the page is named as it was given."""
+    Path(data[0]).with_name("classes.txt").write_text("cat\nCat\nbird\n")
+    texts = []
+    for options in ([], ["merge=Cat:cat", "bad_images=skip", f"page={tmp_path / 'own.html'}"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*data[:1], *options])
+        texts.append(capsys.readouterr().out)
+    told(texts[0], "merge=Cat:cat", "bad_images=skip")
+    assert ended.value.code == 0 and "merge=" not in texts[1] and "check.html" not in texts[1]
+
+
 def test_crowd_regions_alone_are_nothing_to_learn(tmp_path: Path) -> None:
     paint(tmp_path / "0.png", 10)
     paint(tmp_path / "1.png", 20)
@@ -85,7 +97,7 @@ def test_the_validation_split_of_a_folder_is_checked_and_other_splits_are_named(
         assert note.startswith(str(splits)) and note.endswith(": test")
     report, parts = check(str(splits), ".5")
     assert list(parts) == ["train", "test"]
-    assert any(note.endswith(": val, test") for note in report["train"]["notes"])
+    told("".join(report["damage"]), "val, test")  # red: validation images were forgotten
 
 
 def test_copies_in_test_are_found_and_errors_of_test_are_warnings(splits: Path) -> None:
@@ -190,13 +202,13 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
 @pytest.mark.parametrize(
     "side, size, limit, larger, tiles",
     [
-        (9.5, "416", "below 12", "672,672", False),
+        (9.5, "416", "below 12", "640,640", False),
         (5, "384,640", "below 12", "768,1280", True),
         (9, "1280", "below 12", None, True),
-        (20, "416", "below 32", "672,672", False),
-        (13.7, "256", "below 32", "416,416", False),
+        (20, "416", "below 32", "640,640", False),
+        (13.7, "256", "below 32", "608,608", False),
         (28, "416", "below 32", "480,480", False),
-        (30, "1280", "", None, False),
+        (30, "640", "", None, False),
         (40, "416", "", None, False),
         (90, "416", "above 48", None, False),
     ],
@@ -215,9 +227,15 @@ def test_box_sizes_come_with_advice(
     assert report["train"]["median_side"] == side and report["train"]["class_sides"] == [side]
 
 
-def test_a_few_tiny_boxes_do_not_make_the_advised_input_smaller() -> None:
-    """Half of the boxes alone would ask for 416 pixels, the tenth below 12 pixels alone for 320."""
-    assert advice(np.array([10.0] * 2 + [13.7] * 8), (256, 256)).text.endswith(": image_size=416,416")
+@pytest.mark.parametrize("tenth", (0.5, 3.0, 8.0, 40.0))
+@pytest.mark.parametrize("median", (4.0, 13.7, 31.0, 60.0))
+@pytest.mark.parametrize("side", (160, 416))
+def test_an_advised_input_that_is_taken_is_large_enough(side: int, median: float, tenth: float) -> None:
+    """Each larger input was too small again."""
+    sides = np.array([min(tenth, median)] * 2 + [median] * 8)
+    if found := re.search(r"image_size=(\d+)", advice(sides, (side, side)).text):
+        larger = int(found[1])
+        assert not re.search(r"image_size=\d", advice(sides * larger / side, (larger, larger)).text)
 
 
 def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_page_shows_the_report_in_a_browser(
     with pytest.raises(SystemExit, match="^1$"):
         main([data[0], f"val={data[1]}", f"page={page}"])
     report = check(*data)[0]
-    assert capsys.readouterr().out.strip() == f"{text_of(report)}\n\npage: {page}".strip()
+    assert capsys.readouterr().out.strip() == f"{text_of(report, str(page))}\n\npage: {page}".strip()
     with Browser(page, tmp_path) as browser:
         document = browser.run("document.documentElement.outerHTML")
         assert browser.problems == []

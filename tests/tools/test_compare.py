@@ -89,6 +89,13 @@ def test_the_data_and_the_classes_are_columns_where_they_differ(tmp_path):
     assert not {"val", "classes", "train"} & rows_of(same)[0].keys()
 
 
+def test_without_val_the_validation_data_are_those_in_the_training_data(tmp_path):
+    folders = [made(tmp_path / name, [0.5], train=name, val=name) for name in ("a", "b")]
+    for folder in folders:
+        type_constants(folder, {"train": folder.name, "val": train.Config.val})
+    assert [row["val"] for row in rows_of(*folders)] == ["a", "b"]
+
+
 def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, capsys):
     rows = (("seed", "v.txt", 0, 0.2), ("seed", "v.txt", 1, 0.4), ("fold", "1/3", 0, 0.5), ("fold", "3/3", 0, 0.8))
     folders = []

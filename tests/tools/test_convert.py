@@ -160,7 +160,8 @@ def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
 
 def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    convert(str(source), str(folder / "x.txt"))
+    report = convert(str(source), str(folder / "x.txt"))
+    told("\n".join(report), *folder.iterdir())  # all that was written
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with refused(DataError, folder / "x.txt"):
         convert(str(source), str(folder / "x.txt"))

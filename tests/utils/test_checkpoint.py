@@ -136,17 +136,16 @@ def test_a_full_disk_is_a_disk_error_that_names_the_cause(tmp_path, monkeypatch)
     assert load(tmp_path / "last.pt")["model"]["backbone.a"][0, 0] == 5
 
 
-def test_a_damaged_write_is_found_by_reading_the_file_back(tmp_path, monkeypatch):
+def test_a_file_without_its_end_replaces_no_other(tmp_path, monkeypatch):
     save(tmp_path / "last.pt", {"model": {"a": torch.ones(10_000)}})
     write = torch.save
 
-    def damaged(data, file):
+    def cut(data, file):
         write(data, file)
-        file.seek(20_000)  # in the middle of the tensor
-        file.write(b"damage")
+        file.truncate(20_000)  # in the middle of the tensor
 
-    monkeypatch.setattr(torch, "save", damaged)
-    with refused(DiskError, "last.pt", "checksums"):
+    monkeypatch.setattr(torch, "save", cut)
+    with refused(DiskError, "last.pt", "not complete"):
         save(tmp_path / "last.pt", {"model": {"a": torch.zeros(10_000)}})
     assert load(tmp_path / "last.pt")["model"]["a"].all()
 
@@ -216,6 +215,13 @@ def test_the_message_for_a_missing_file_names_the_fix(tmp_path):
     save(tmp_path / "best.pt", contents())
     with refused(CheckpointError, tmp_path / "best.pt"):
         load(tmp_path)
+
+
+def test_another_file_of_a_run_names_its_checkpoint(tmp_path):
+    save(tmp_path / "best.pt", {"model": {"a": torch.zeros(1)}})
+    (tmp_path / "config.json").write_text("{}")
+    with refused(CheckpointError, tmp_path / "config.json", f"did you mean {tmp_path / 'best.pt'}"):
+        load(tmp_path / "config.json")
 
 
 def test_damaged_files_are_refused(tmp_path):

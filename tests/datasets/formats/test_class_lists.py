@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from files import boxes, paint, text
-from refused import refused
+from refused import refused, told
 
 from datasets.errors import DataError
 from datasets.formats.class_names import class_text, read_classes
@@ -85,6 +85,19 @@ def test_the_nearest_list_wins(tmp_path: Path, place: str) -> None:
     (tmp_path / "classes.txt").unlink()
     text(tmp_path / place / "classes.txt", "cat\ndog\n")
     assert classes_of(tmp_path) == {"images/train/1.png": "cat"}
+
+
+@pytest.mark.parametrize("named", ["images", "labels", "train", "train/images", "images/train2017"])
+def test_a_list_above_the_folder_that_is_named_counts_only_in_the_same_data_set(tmp_path: Path, named: str) -> None:
+    """A neighbor's list named the classes of a data set that had lost its own."""
+    text(tmp_path / "classes.txt", "dog\n")
+    for folder in (tmp_path / "own", tmp_path / named):
+        paint(folder / "1.png"), text(folder / "1.txt", "0 .5 .5 .2 .2\n")
+    with refused(DataError, tmp_path / "own", "classes.txt"):
+        read(str(tmp_path / "own"), "train")
+    found = read(str(tmp_path / named), "train")
+    assert found.classes == ("dog",)
+    told("".join(found.notes), tmp_path / "classes.txt")
 
 
 @pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt"])

@@ -1,0 +1,172 @@
+"""Divides the time of a whole run into its parts: steps, waiting for images, evaluation, saving, log, start and end.
+
+    python -m benchmarks.whole_run                                        a simulated fast device, YOLOv9-s
+    python -m benchmarks.whole_run model=yolov9_c images_per_second=250
+    python -m benchmarks.whole_run images_per_second=0 image_size=224     the real network on this CPU
+
+Generated images. The simulated device computes nothing: the network returns constant predictions for `images_per_second`, and
+keeps all its weights, so that checkpoints and the optimizer have their true sizes. The time is CPU time of one thread plus
+the time of the simulated device, so that other programs do not disturb it; it leaves out waiting for the disk, which wall=true
+includes. Adds a row to results/whole_run.md.
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import nets
+import train
+from benchmarks.table import add_row
+from datasets import demo
+from engine.clock import Clock
+from engine.optimizer import Updater
+from utils.config import override
+
+HEAD = """# Where the time of a whole run goes
+
+Percent of the run after its start, and seconds of the start, by `python -m benchmarks.whole_run`. `images/s`: of the steps of a
+simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait for `loading`. CPU time of one thread."""
+PARTS = ("steps", "loading", "evaluation", "saving", "log")  # of the rows; the rest is the end
+START = ("imports", "data", "model")
+
+
+@dataclass(frozen=True)
+class Config:
+    model: str = "yolov9_s"
+    images_per_second: float = 545.0  # of a training step of the simulated device (results/gpu.md); 0: the real network
+    images: int = 300
+    val_images: int = 64
+    epochs: int = 100
+    batch_size: int = 30
+    image_size: int = 64
+    wall: bool = False  # wall time, for a computer that does nothing else
+    note: str = ""  # of the row
+
+
+class Time:
+    """CPU time of this process, or wall time, in which a step takes `seconds_per_image` instead of its own time."""
+
+    def __init__(self, seconds_per_image: float, now=time.process_time):
+        self.seconds_per_image, self.now, self.shift, self.began = seconds_per_image, now, 0.0, 0.0
+
+    def __call__(self) -> float:
+        return self.now() + self.shift
+
+    def begin(self) -> None:
+        """Begins to compute on the device."""
+        self.began = self.now()
+
+    def end(self, images: float) -> None:
+        """Ends what was begun: it counts as the device's time for these images."""
+        self.shift += images * self.seconds_per_image - (self.now() - self.began)
+
+
+class Constant(torch.autograd.Function):
+    """Returns a tensor, whose gradient is zero for all parameters."""
+
+    @staticmethod
+    def forward(ctx, value: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, _) -> tuple:
+        return None, *map(torch.zeros_like, ctx.saved_tensors)
+
+
+def constant_forward(model: nets.DetectionModel, clock: Time, size: int) -> Callable:
+    """Returns a `forward` with constant predictions, which look like those of a trained model."""
+    with torch.no_grad():
+        raw = model.eval()(torch.zeros(1, 3, size, size))
+    generator = torch.Generator().manual_seed(0)
+    constant = {name: torch.randn(value.shape, generator=generator) for name, value in raw._asdict().items()}
+    constant["classes"] = 1.5 * constant["classes"] - 6.5
+
+    def forward(self, images: Tensor) -> Any:
+        clock.begin()
+        values = {name: value.expand(len(images), *value.shape[1:]) for name, value in constant.items()}
+        if self.training:
+            values["boxes"] = Constant.apply(values["boxes"], *self.parameters())
+        else:
+            clock.end(len(images) / 3)  # a step has two more passes, both backward
+        return type(raw)(**values)
+
+    model.train()
+    return forward
+
+
+def draw(folder: Path, images: int, val_images: int) -> None:
+    """Writes generated images with their annotation files."""
+    with mock.patch.dict(demo.IMAGES, {"train": images, "val": val_images}):
+        demo.draw(folder)
+
+
+def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
+    """Trains, and returns the seconds of each part."""
+    now = time.perf_counter if cfg.wall else time.process_time
+    clock = Time(1 / cfg.images_per_second if cfg.images_per_second else 0.0, now)
+    accounts: list[Clock] = []
+
+    def account(*args) -> Clock:
+        accounts.append(Clock(*args))
+        return accounts[-1]
+
+    def build_model(*args, **options):
+        model, pretraining = train.build_model(*args, **options)
+        forward = constant_forward(model, clock, cfg.image_size)
+        stack.enter_context(mock.patch.object(type(model), "forward", forward))
+        return model, pretraining
+
+    class SimulatedUpdater(Updater):
+        def backward(self, loss: Tensor, images: int = 1) -> None:
+            super().backward(loss, images)
+            clock.end(images)
+
+    parts = train.Parts(clock=clock)
+    if cfg.images_per_second:
+        parts = train.Parts(clock=clock, build_model=build_model, updater=SimulatedUpdater)
+    run = train.Config(
+        **{"train": str(folder / "data" / "train.txt"), "val": str(folder / "data" / "val.txt"), "weights": None},
+        **{"model": cfg.model, "image_size": (cfg.image_size,) * 2, "epochs": cfg.epochs, "batch_size": cfg.batch_size},
+        **{
+            "output": str(folder / "runs"),
+            "device": "cpu",
+            "workers": 0,
+            "learning_rate": 1e-4,
+            "min_learning_rate": 1e-5,
+        },
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(mock.patch("train.Clock", account))
+        stack.enter_context(mock.patch.object(time, "monotonic", clock))  # of the curves, which are drawn once a minute
+        train.main(run, parts=parts)
+    return accounts[0].seconds
+
+
+def main(cfg: Config) -> None:
+    """Adds the row."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        draw(Path(place) / "data", cfg.images, cfg.val_images)
+        seconds = seconds_of_run(cfg, Path(place))
+    start = sum(seconds.pop(part) for part in START)
+    total = sum(seconds.values())
+    row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
+    row |= {"images/s": f"{cfg.images_per_second:g}"} | {part: f"{100 * seconds[part] / total:.1f}" for part in PARTS}
+    row |= {"end": f"{100 * seconds['end'] / total:.1f}", "seconds": f"{total:.1f}", "start": f"{start:.1f}"}
+    add_row("whole_run", HEAD, row | {"note": cfg.note})
+
+
+if __name__ == "__main__":
+    main(override(Config(), sys.argv[1:]))
