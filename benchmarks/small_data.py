@@ -64,6 +64,9 @@ DATA = {
     "raccoon": DataSet(*RACCOON, (160, 40), 20, 224, "raccoon/images"),
     "hemocytometer": DataSet("more/hemocytometer/train.txt", "more/hemocytometer/val.txt", (168, 42), 20, 320),
     "dental_xray": DataSet("more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 15, 256),
+    "cards": DataSet(
+        "cards/images/train_labels.csv", "cards/images/test_labels.csv", (296, 67), 10, 128, "cards/images"
+    ),
 }
 
 
