@@ -44,9 +44,9 @@ from utils.text import aligned, amount, in_points, metric
 @dataclass(frozen=True)
 class Config(Constants):
     # what everyone sets
-    checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
+    checkpoint: str | None = None  # .pt, exported file or name of a run; none: weights of model=, or the newest run
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the run
-    output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
+    output: str | None = None  # a folder; none: a new one next to the checkpoint (others: in runs)
     # for official weights, which do not contain it
     model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80

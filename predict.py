@@ -43,7 +43,7 @@ from utils.text import amount, brief, split_names
 @dataclass(frozen=True)
 class Config(Constants):
     # what most users set
-    checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
+    checkpoint: str | None = None  # .pt, exported file or name of a run; none: weights of model=, or the newest run
     source: str | None = None  # image, folder, pattern, video, address, camera; none: validation images of the run
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class

@@ -14,18 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deploy.onnx_model import OnnxModel
+from deploy.exported_model import ExportedModel
+from deploy.formats import ExportError
 from nets import picodet
 from nets.model import DetectionModel
 from nets.postprocess import Detections
-from utils.images import letterbox
-from utils.text import amount
+from utils.images import batched, letterbox
+from utils.text import amount, brief
 
 MIN_SCORE = 0.05  # detections with at least this score are compared
-
-
-class ExportError(ValueError):
-    """No file was written; the message gives the reason."""
 
 
 class Tolerance(NamedTuple):
@@ -54,40 +51,51 @@ class Agreement(NamedTuple):
         return f"{amount(self.detections, 'detection')}: {distances}, {len(self.unpaired)} without a partner"
 
 
-def verify(path: Path, model: DetectionModel, images: list[np.ndarray]) -> None:
-    """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if they differ."""
-    exported = OnnxModel(path)
+def verify(path: Path, model: DetectionModel, images: list[np.ndarray], classes: Sequence[str] | None = None) -> None:
+    """Compares an exported file with the PyTorch model on images uint8 [H, W, 3] of any size, which each of them letterboxes.
+
+    `classes`: the names that it must have. Raises ExportError if they differ.
+    """
+    exported = ExportedModel(path)
     tolerance = HALF if exported.about["half"] else EXACT
+    if classes is not None and (names := exported.about["classes"]) != list(classes):
+        raise ExportError(
+            f"{path.name} has the classes {brief(', '.join(names))}, the model {brief(', '.join(classes))}"
+        )
     height, width = exported.about["image_size"]
-    sizes = [(height, width)]
+    models = {(height, width): exported}
     if exported.about["dynamic_size"]:
-        sizes.append((height + 64, width + 32))
-    for size in sizes:
-        inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
-        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance)
-        print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, confidence {MIN_SCORE} and more: {result.text()}")
+        larger = (height + 64, width + 32)
+        models[larger] = ExportedModel(path, larger)
+    for size, of_size in models.items():
+        result = agreement(model, of_size, size, images, tolerance)
+        print(f"{path.name} and PyTorch at {size[0]} x {size[1]}, confidence {MIN_SCORE} and more: {result.text()}")
         if not result.detections and not result.unpaired:
             nothing = f"the model detects nothing with a confidence of {MIN_SCORE} or more in these images"
             raise ExportError(f"{nothing}: train it longer, or give others to compare on, images=FOLDER")
         if len(result.unpaired) > tolerance.unpaired * result.detections:
             some = "\n".join(result.unpaired[:10])
-            raise ExportError(f"onnxruntime and PyTorch differ by more than {tolerance}; no file was written\n{some}")
+            raise ExportError(f"{path.name} and PyTorch differ by more than {tolerance}\n{some}")
 
 
 @torch.no_grad()
-def agreement(model: DetectionModel, exported: OnnxModel, images: Tensor, tolerance: Tolerance) -> Agreement:
-    """Compares a model and its file on images uint8 [B, 3, H, W], the first one alone, then in fours."""
-    size, max_detections = (images.shape[2], images.shape[3]), exported.about["max_detections"]
+def agreement(
+    model: DetectionModel,
+    exported: ExportedModel,
+    size: tuple[int, int],
+    images: list[np.ndarray],
+    tolerance: Tolerance,
+) -> Agreement:
+    """Compares a model and its file with inputs (height, width), on images uint8 [H, W, 3]: the first alone, then in fours."""
+    max_detections = exported.about["max_detections"]
     min_score = MIN_SCORE - 2 * tolerance.scores
     ours, theirs = [], []
-    for batch in (images[:1], *images[1:].split(4)):
-        if not len(batch):
-            break
+    for batch in (images[:1], *batched(images[1:], 4)):
+        fitted = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in batch]))
         transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
-        ours += boxes_before_nms(model, batch, min_score)
-        predictions = exported(batch)
+        ours += boxes_before_nms(model, fitted.permute(0, 3, 1, 2), min_score)
         # Boxes are not clipped: a clipped box hides its error.
-        theirs += exported.detections(predictions, size, transforms, min_score, 1.0, max_detections, clip=False)
+        theirs += exported.detections(batch, size, transforms, min_score, 1.0, max_detections, clip=False)
     return compare(ours, theirs, exported.counts, max_detections, tolerance)
 
 

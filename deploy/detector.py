@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from deploy import video
+from deploy.exported_model import require_open_nms
 from deploy.inputs import download, is_live, is_pillow, is_stream, is_web_address, listed, of_pillow, require_image
 from deploy.load import device_for, load
-from deploy.onnx_model import require_open_nms
 from deploy.result import Result
 from deploy.thresholds import only_classes, threshold_of
 from deploy.tiles import Tiles, cut, for_detection, merged

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,8 +21,8 @@ from datasets.formats import read as formats
 from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
+from deploy.exported_model import ExportedModel
 from deploy.load import Loaded
-from deploy.onnx_model import OnnxModel
 from engine.evaluation import evaluate
 from utils.images import letterbox
 from utils.processes import Ranks
@@ -50,15 +51,20 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Loader, max_loss:
         write_quantized(path, small, images)
         precisions = []
         for name, file in (("float32", path), ("int8   ", small)):
-            model = OnnxModel(file)  # it has the methods that evaluation needs
-            precisions.append(evaluate(model, loader, Ranks())["AP"])  # type: ignore[arg-type]
-            print(f"{name}  mAP50-95 {in_points(precisions[-1])}  {file.stat().st_size / 2**20:.1f} MiB")
+            precisions.append(measure(name, ExportedModel(file), loader, f"{file.stat().st_size / 2**20:.1f} MiB"))
         loss = precisions[0] - precisions[1]
         if loss > max_loss:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             lost = f"8 bits lose {100 * loss:.2f} mAP points, more than int8_loss={max_loss:g}, which is {100 * max_loss:g}"
             raise Int8Error(f"{lost}; nothing written: {fix}")
         shutil.copyfile(small, path)  # which has a temporary name
+
+
+def measure(name: str, model: Any, loader: Loader, about: str = "") -> float:
+    """Evaluates a model or an exported file, and prints and returns its mAP."""
+    ap = evaluate(model, loader, Ranks())["AP"]
+    print(f"{name}  mAP50-95 {in_points(ap)}  {about}")
+    return ap
 
 
 def write_quantized(source: Path, target: Path, images: Sequence[np.ndarray]) -> None:
@@ -140,19 +146,24 @@ def read_data(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[
 
     `train` and `val` are the sources of the data; None: those of the training run. Raises DataError.
     """
-    config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
-    train, val = train or config.get("train"), val or config.get("val")
+    train, val = train or loaded.config.get("train"), val or loaded.config.get("val")
     if not train or not val:
         raise DataError("int8=true needs training images and validation data with boxes: give train= and val=")
-    data, notes = check_images(read_split(val, "val", loaded), options_of(config, loaded.classes))
+    loader = val_loader(val, loaded)
+    data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
+    chosen = range(0, len(data), -(-len(data) // IMAGES))  # evenly spaced
+    size, kind = loaded.image_size, loaded.model.letterbox
+    return [letterbox(data.image(index), size, kind)[0] for index in chosen], loader
+
+
+def val_loader(val: str, loaded: Loaded) -> Loader:
+    """Returns a loader of validation data. Raises DataError."""
+    data, notes = check_images(read_split(val, "val", loaded), options_of(loaded.config, loaded.classes))
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(logged(note))
-    train_data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
-    chosen = range(0, len(train_data), -(-len(train_data) // IMAGES))  # evenly spaced
-    images = [letterbox(train_data.image(index), size, letterbox_kind)[0] for index in chosen]
-    sampler = ValSampler(len(data), BATCH_SIZE, size)
-    return images, build_loader(DetectionDataset(data, letterbox_kind), sampler, workers=0)
+    sampler = ValSampler(len(data), BATCH_SIZE, loaded.image_size)
+    return build_loader(DetectionDataset(data, loaded.model.letterbox), sampler, workers=0)
 
 
 def read_split(source: str, split: str, loaded: Loaded) -> Annotations:

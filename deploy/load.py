@@ -1,4 +1,4 @@
-"""Loads a trained model: a checkpoint of train.py, an exported ONNX file, or official weights."""
+"""Loads a trained model: a checkpoint of train.py, an exported file, or official weights."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nets
-from deploy.onnx_model import OnnxModel
+from deploy.exported_model import ExportedModel
+from deploy.formats import SUFFIXES, is_exported
 from engine.runs import best_of, is_run, run_of
 from nets import load_official
 from nets.postprocess import MAX_CANDIDATES
@@ -26,10 +27,10 @@ CONFIDENCE = 0.3  # the default threshold for files that do not store the confid
 class Loaded(NamedTuple):
     """A model with its weights on the CPU, and the settings stored in its file."""
 
-    model: nets.DetectionModel  # of an ONNX file: an OnnxModel, which has the methods that prediction needs
+    model: nets.DetectionModel  # of an exported file: an ExportedModel, which has the methods that prediction needs
     classes: tuple[str, ...]
     image_size: tuple[int, int]  # height, width
-    config: dict[str, Any]  # constants of the training run; empty for official weights and ONNX files
+    config: dict[str, Any]  # constants of the training run; empty for official weights and exported files
     path: Path
     confidence: float  # threshold of the best mean F1 in the validation, or CONFIDENCE
     name: str  # of the model, such as yolox_s
@@ -44,7 +45,7 @@ class Loaded(NamedTuple):
 def is_checkpoint(word: str) -> bool:
     """Whether a word on the command line is the path of weights, a run folder, or the name of a run."""
     is_name = not os.path.exists(word) and run_of("runs", word) is not None
-    return is_weights(word) or is_name or is_run(Path(word))
+    return is_weights(word) or is_name or is_run(Path(word)) or is_exported(Path(word))
 
 
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
@@ -57,8 +58,8 @@ def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
 
 
 def device_for(path: str | Path | None, device: str) -> str:
-    """Returns `device`, except that "auto" means "cpu" for ONNX files, which run on the CPU only."""
-    return "cpu" if device == "auto" and Path(path or "").suffix == ".onnx" else device
+    """Returns `device`, except that "auto" means "cpu" for exported files, which run on the CPU only."""
+    return "cpu" if device == "auto" and path and is_exported(Path(path)) else device
 
 
 def load(
@@ -67,7 +68,7 @@ def load(
     classes: Sequence[str] | None = None,
     image_size: tuple[int, int] | None = None,
 ) -> Loaded:
-    """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
+    """Loads a trained model: a checkpoint of this project, a file of export.py, or official weights.
 
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
     Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
@@ -83,8 +84,8 @@ def load(
         if model is None:
             raise ValueError(f"checkpoint={weights} needs model=, one of {', '.join(nets.model_names())}")
         path = nets.fetch_weights(model, weights, "checkpoint", image_size)
-    if path.suffix == ".onnx":
-        loaded = _load_onnx(path, image_size)
+    if path.suffix in SUFFIXES or is_exported(path):
+        loaded = _load_exported(path, image_size)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
         network, names = load_official(path, model, classes)
         loaded = Loaded(network.eval(), names, nets.official_size(model), {}, path, CONFIDENCE, model)
@@ -99,9 +100,9 @@ def load(
     return loaded._replace(note=note, image_size=nets.check_size(image_size or loaded.image_size))
 
 
-def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
+def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
     """Loads an exported file."""
-    network = OnnxModel(path, image_size=image_size)
+    network = ExportedModel(path, image_size=image_size)
     about = network.about
     value_range = about.get("value_range")
     return Loaded(

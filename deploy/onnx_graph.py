@@ -1,17 +1,19 @@
 """What an exported file computes: a model with its pre- and post-processing, in operators that ONNX has."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deploy.onnx_model import add_metadata
 from nets.model import DetectionModel
 from nets.postprocess import FAR, MAX_CANDIDATES
 
+VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
 OPSET = 18  # of ONNX: the one torch.onnx writes without converting afterwards
 NOTHING = -1.0  # score that means "no box", below every threshold
 
@@ -153,7 +155,7 @@ def write(
     else:
         graph = RawGraph(model, uint8_input, about["image_size"])
         limits = {}
-        about = about | {"shapes": graph.shapes}
+        about = about | {"shapes": graph.shapes, "strides": model.strides, "output_names": graph.outputs}
     height, width = about["image_size"]
     if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
         height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
@@ -187,3 +189,18 @@ def dynamic_dimensions(any_number: bool, any_size: bool, uint8_input: bool) -> d
         dynamic[rows] = 32 * torch.export.Dim("rows", min=1, max=2**10)
         dynamic[columns] = 32 * torch.export.Dim("columns", min=1, max=2**10)
     return dynamic or None
+
+
+def add_metadata(proto, limits: Mapping[str, float], about: Mapping[str, Any]):
+    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
+    import onnx
+
+    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for name, value in limits.items():  # an input with an initializer is optional
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
+    values = {"version": VERSION, **about}
+    onnx.helper.set_model_props(proto, {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
+    onnx.checker.check_model(proto)
+    return proto

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from deploy.formats import is_exported
 from deploy.load import Loaded
 from utils.text import as_spelled, brief, nearest
 
@@ -53,7 +54,7 @@ def threshold_text(loaded: Loaded, threshold: float | Tensor) -> str:
         (low, lowest), (high, highest) = rows[0], rows[-1]
         span = f"{low:g} ({lowest}) to {high:g} ({highest})"
         return f"confidence {span}: the best F1 of each class on the validation data"
-    if loaded.path.suffix == ".onnx":
+    if is_exported(loaded.path):
         why = "the default of the exported file"
     elif loaded.measured:
         why = "the best mean F1 of the classes on the validation data of this run"

@@ -85,6 +85,8 @@ def nms(boxes: Tensor, scores: Tensor, groups: Tensor, nms_iou: float, max_detec
     compared at first. The result is exact if enough of them are kept, since a box never depends on boxes with lower scores.
     Otherwise four times as many are compared, until all are.
     """
+    if nms_iou >= 1:  # no boxes overlap more; an exported file contains NMS
+        return torch.arange(len(scores), device=scores.device)[:max_detections]
     from torchvision.ops import nms as torchvision_nms  # slow to import, and training starts without it
 
     # Offsets separate the groups, as in torchvision's batched_nms. In float32 they would cost digits of the coordinates.

@@ -1,10 +1,13 @@
-"""onnx_detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
+"""detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -16,6 +19,9 @@ from pages import ROOT, text_of
 
 from datasets import demo
 from deploy.detector import Detector
+from deploy.formats import FORMATS
+from deploy.standalone import detector as standalone
+from deploy.video import read_frames
 from export import Config, main
 from utils.images import FILL, LETTERBOXES, letterbox, read_image
 
@@ -24,7 +30,7 @@ PAGE = text_of(ROOT / "docs/exported_file.md")
 
 def load(file):
     """The module that was written next to an exported file."""
-    spec = importlib.util.spec_from_file_location("onnx_detector", file.parent / "onnx_detector.py")
+    spec = importlib.util.spec_from_file_location("detector", file.parent / "detector.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -38,6 +44,17 @@ def assert_equal(ours, theirs):
             one, other = getattr(a, field), getattr(b, field)
             assert one.dtype == other.dtype
             np.testing.assert_array_equal(one, other)
+
+
+def assert_close(ours, theirs):
+    """Up to rounding, which may exchange detections with equal scores."""
+    assert sum(len(result.scores) for result in ours) > 5
+    for a, b in zip(ours, theirs, strict=True):
+        left = list(range(len(b)))
+        for box, score, name in zip(a.boxes, a.scores, a.names, strict=True):
+            near = (np.abs(b.boxes - box).max(1) < 0.05) & (np.abs(b.scores - score) < 1e-4)
+            left.remove(next(i for i in left if near[i] and b.names[i] == name))
+        assert not left
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +76,10 @@ def with_letterbox(file, kind, path):
     return path
 
 
-def test_the_program_needs_three_packages(file):
-    text = (file.parent / "onnx_detector.py").read_text(encoding="utf-8")
-    packages = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
-    assert packages == {"json", "sys", "dataclasses", "cv2", "numpy", "onnxruntime"}
+def test_the_program_needs_numpy_opencv_and_the_runtime_of_the_file(file):
+    text = (file.parent / "detector.py").read_text(encoding="utf-8")
+    packages = set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)) - {"detector"}  # in its docstring
+    assert packages - sys.stdlib_module_names == {"cv2", "numpy"}
 
 
 CASES = {
@@ -81,7 +98,7 @@ def test_the_program_gives_the_results_of_the_detector(tmp_path, weights, file, 
         file = main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2, **CASES[case]))
     else:
         file = with_letterbox(file, case, tmp_path / "a.onnx")
-        (tmp_path / "onnx_detector.py").write_bytes((ROOT / "deploy/onnx_detector.py").read_bytes())
+        (tmp_path / "detector.py").write_bytes((ROOT / "deploy/standalone/detector.py").read_bytes())
     images = [demo.draw_image(number)[0] for number in range(3)]
     images += [cv2.resize(images[0], (500, 90)), cv2.resize(images[1], (40, 70))]
     cv2.imwrite(str(tmp_path / "ü.png"), images[2])
@@ -132,13 +149,17 @@ def test_boxes_end_at_the_image_only_if_the_model_clips_them(detector, clip):
 
 
 def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file):
+    """From any folder: one next to it with the name of a room of this project, or of a runtime, does not matter."""
     (tmp_path / "without").mkdir()
     for name in ("torch", "onnx", "utils", "nets", "deploy"):
         (tmp_path / f"without/{name}.py").write_text("raise ImportError('not here')")
-    (tmp_path / "onnx_detector.py").write_bytes((file.parent / "onnx_detector.py").read_bytes())
+    for name in ("datasets", "metrics", "onnxruntime", "openvino"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "datasets/__init__.py").write_text("raise ImportError('not here')")
+    (tmp_path / "detector.py").write_bytes((file.parent / "detector.py").read_bytes())
     image = demo.draw_image(3)[0]
     cv2.imwrite(str(tmp_path / "a.png"), image)
-    words = [sys.executable, "onnx_detector.py", str(file), "a.png", "drawn.png"]
+    words = [sys.executable, "detector.py", str(file), "a.png", "drawn.png"]
     env = {"PYTHONPATH": str(tmp_path / "without")}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -147,40 +168,123 @@ def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file)
     assert (cv2.imread(str(tmp_path / "drawn.png")) != image).any()
 
 
-@pytest.mark.slow
-def test_images_and_files_that_it_cannot_use_are_named(tmp_path, weights, file):
-    module = load(file)
+@pytest.mark.parametrize("image", ["a.png", np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))])
+def test_images_that_it_cannot_use_are_named(tmp_path, monkeypatch, file, image):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_text("no image")
-    for image in (str(tmp_path / "a.png"), np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))):
-        with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
-            module.Detector(file)(image)
-    raw = main(Config(str(weights), output=str(tmp_path / "raw.onnx"), check_images=2, outputs="raw"))
-    assert not (tmp_path / "onnx_detector.py").exists()  # it needs NMS in the file
-    with pytest.raises(ValueError, match="raw.onnx"):
-        module.Detector(raw)
+    with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
+        load(file).Detector(file)(image)
 
 
-@pytest.mark.parametrize(
-    "words", [("none.onnx", "a.png"), ("FILE", "none.png"), ("FILE", "bad.png"), ("bad.png", "a.png")]
-)
-def test_the_program_ends_with_one_line_for_what_it_cannot_read(tmp_path, file, words):
-    (tmp_path / "bad.png").write_text("no image")
+WRONG = [
+    ("", "drawn.png", "usage"),
+    ("none.onnx", "a.png", "drawn.png", "none.onnx"),
+    ("FILE", "none.png", "drawn.png", "none.png"),
+    ("FILE", "bad.png", "drawn.png", "bad.png"),
+    ("FILE", "video=bad.mp4", "drawn.mp4", "bad.mp4"),
+    ("FILE", "a.png", "a.png", "a.png"),
+    ("FILE", "a.png", "drawn.xyz", "specified extension"),
+    ("bad.onnx", "a.png", "drawn.png", "bad.onnx"),
+    ("foreign.onnx", "a.png", "drawn.png", "foreign.onnx has no valid version, classes"),
+    ("folder", "a.png", "drawn.png", "folder"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(words[:-1]))
+def test_the_program_ends_with_one_line_for_what_it_cannot_use(tmp_path, file, words):
+    *words, named = [str(file) if word == "FILE" else word for word in words]
+    (tmp_path / "folder").mkdir()
+    for name in ("bad.png", "bad.onnx", "bad.mp4"):
+        (tmp_path / name).write_text("no image")
     cv2.imwrite(str(tmp_path / "a.png"), noise())
-    words = [str(file) if word == "FILE" else word for word in words]
-    program = [sys.executable, str(file.parent / "onnx_detector.py"), *words, "drawn.png"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
-    assert next(word for word in words if not word.startswith(("/", "a."))) in done.stderr
+    proto = onnx.load(file)
+    proto.ClearField("metadata_props")
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    program = [sys.executable, str(file.parent / "detector.py"), *words]
+    quiet = os.environ | {"OPENCV_LOG_LEVEL": "SILENT", "OPENCV_FFMPEG_LOGLEVEL": "-8"}
+    done = subprocess.run(program, cwd=tmp_path, env=quiet, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert named in done.stderr and not list(tmp_path.glob("drawn.*"))
+
+
+def test_a_missing_runtime_is_named_with_its_package(tmp_path, monkeypatch, file):
+    module = load(file)
+    (tmp_path / "a.tflite").touch()
+    (tmp_path / "a_openvino").mkdir()
+    (tmp_path / "a_ncnn").mkdir()
+    (tmp_path / "a_ncnn/model.ncnn.param").touch()
+    paths = {"onnxruntime": file, "ai-edge-litert": tmp_path / "a.tflite"}
+    paths |= {name: tmp_path / f"a_{name}" for name in ("openvino", "ncnn")}
+    for _, name, _ in module.RUNTIMES.values():
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises ImportError
+    for package, path in paths.items():
+        with pytest.raises(ValueError, match=f"pip install {package} "):
+            module.Detector(path)
+
+
+def test_the_program_draws_videos(tmp_path, file):
+    frames = [demo.draw_image(number)[0] for number in (3, 4)]
+    writer = cv2.VideoWriter(str(tmp_path / "in.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 5, frames[0].shape[1::-1])
+    for frame in frames:
+        writer.write(frame)
+    writer.release()
+    module = load(file)
+    module.main([str(file), f"video={tmp_path / 'in.mp4'}", str(tmp_path / "out.mp4")])
+    before, after = (list(read_frames(str(tmp_path / name), 1)) for name in ("in.mp4", "out.mp4"))
+    assert len(before) == len(after) == 2 and all((a != b).any() for a, b in zip(before, after, strict=True))
 
 
 @pytest.mark.slow
 def test_a_changed_program_is_kept_and_reported(tmp_path, weights, capsys):
-    (tmp_path / "onnx_detector.py").write_text("# mine")
+    (tmp_path / "detector.py").write_text("# mine")
     main(Config(str(weights), output=str(tmp_path / "a.onnx"), check_images=2))
-    assert (tmp_path / "onnx_detector.py").read_text() == "# mine"
-    assert str(tmp_path / "onnx_detector.py") in capsys.readouterr().out
+    assert (tmp_path / "detector.py").read_text() == "# mine"
+    assert str(tmp_path / "detector.py") in capsys.readouterr().out
+
+
+def test_the_package_has_the_version_and_license_of_the_project_and_all_runtimes():
+    folder = ROOT / "deploy/standalone"
+    package = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    runtimes = sum(package["optional-dependencies"].values(), [])
+    assert package["version"] == project["version"]
+    assert sorted(runtimes) == sorted(package for _, _, package in standalone.RUNTIMES.values())
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+PROGRAM = """
+import sys
+import numpy as np
+from detector import Detector
+results = Detector(sys.argv[1], confidence=0.35, nms_iou=0.6)(["0.png", "1.png", "2.png"])
+for number, result in enumerate(results):
+    np.savez(f"{number}.npz", boxes=result.boxes, scores=result.scores, names=result.names)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"])
+@pytest.mark.parametrize("kind", ["onnx", "openvino", "litert", "ncnn"])
+def test_files_of_every_format_give_the_results_of_their_checkpoint(tmp_path, kind, name):
+    """In a folder with nothing else, and in a process of its own, since a runtime may crash."""
+    for package in (*FORMATS[kind].packages, FORMATS[kind].runtime):
+        pytest.importorskip(package.partition("=")[0].replace("-", "_"), reason=f"pip install {package}")
+    weights = lively_checkpoint(tmp_path / "best.pt", name=name, image_size=(128, 192))
+    options = {"outputs": "raw"} if kind == "onnx" else {}
+    output = str(tmp_path / f"a/best{FORMATS[kind].suffix}")
+    file = main(Config(str(weights), output=output, format=(kind,), check_images=2, **options))
+    images = [demo.draw_image(number)[0] for number in range(3)]
+    for number, image in enumerate(images):
+        cv2.imwrite(str(file.parent / f"{number}.png"), image)
+    command = [sys.executable, "-c", PROGRAM, file.name]
+    done = subprocess.run(command, cwd=file.parent, env={}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ours = [SimpleNamespace(**np.load(file.parent / f"{number}.npz")) for number in range(3)]
+    assert_close(ours, Detector(weights, confidence=0.35, nms_iou=0.6)(images))
 
 
 def test_the_page_explains_all_metadata_and_constants(file):
-    names = {entry.key for entry in onnx.load(file).metadata_props} | {"shapes"} | set(asdict(Config()))
+    names = (
+        {entry.key for entry in onnx.load(file).metadata_props} | {"shapes", *standalone.RAW} | set(asdict(Config()))
+    )
     assert len(names) > 15 and [name for name in sorted(names) if f"`{name}`" not in PAGE] == []

@@ -28,7 +28,7 @@ SCRIPTS = {name for name in MODULES if "." not in name}
 PROGRAMS = {  # scripts and tools, with what they run
     name: main
     for name, path in MODULES.items()
-    if name != "deploy.onnx_detector"  # it runs without this project
+    if "standalone" not in name  # they run without this project
     and (main := path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2])
 }
 HEAVY = {"matplotlib", "tensorboard", "pycocotools", "faster_coco_eval", "onnx", "onnxruntime"}

@@ -38,7 +38,8 @@ NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r"torchrun \.\.\.": "the options are those of the command that is resumed",
     r".*(--nnodes|cuda:all)": "test_nodes.py and test_simulated_gpu.py do the same",
     r"#!|# ray_train|python ray_train|# sagemaker": "test_engines.py runs those that need no account",
-    r"python onnx_detector": "test_deploy.py runs the program next to an exported file",
+    r"python export\.py .*(format|check)=": "need packages of their own; test_formats.py runs what is installed",
+    r"python detector": "test_deploy.py runs the program next to an exported file",
     r".*(model=resnet_18|optimizer=nadam)": "test_extend.py runs them after the change of the page",
     r"import (cv2|gradio|optuna|supervision)\b|# not run|def on_row": "test_integrations.py runs some, and compiles the others",
     r"export |python -m torch": "have no effect to see",
@@ -226,7 +227,7 @@ def test_a_python_block_of_a_page_runs(block, place, monkeypatch):
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
             package = (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
-            if package == "onnx_detector":  # it comes from an export
+            if package == "detector":  # it comes from an export
                 provide("best.onnx")
                 monkeypatch.syspath_prepend(place)
             pytest.importorskip(package, reason=f"{package} is not in requirements.txt")

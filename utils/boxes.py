@@ -12,7 +12,7 @@ The coordinate systems of boxes, and every place where they change from one to a
   further before it is painted: `_reduced` in datasets/transforms.py.
 - Image to input of the network: in training `move_boxes` in datasets/transforms.py; in evaluation and prediction
   `boxes_to_input` in utils/images.py, with the letterbox. Its inverse is `into_original` in utils/images.py, which
-  nets/postprocess.py and deploy/onnx_model.py call.
+  nets/postprocess.py and deploy/exported_model.py call.
 - Input to anchor points (offsets in strides) and back: nets/coder.py.
 - Tile to image: `merged` in deploy/tiles.py.
 """

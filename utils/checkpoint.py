@@ -173,7 +173,7 @@ def unreadable(path: Path, head: bytes, error: Exception) -> CheckpointError:
     if what := left_instead(head):
         return CheckpointError(f"{path} is {what}")
     zipped = head.startswith(ZIP)
-    if path.suffix == ".onnx":
+    if path.suffix in (".onnx", ".tflite"):
         return CheckpointError(f"{path} is an exported file, not weights: name the .pt file that it came from")
     if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
         return CheckpointError(

@@ -5,6 +5,7 @@ import errno
 import glob
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -148,6 +149,25 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
                 os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yields a temporary path of a file or folder with the name of `path`, which it replaces if the block ends without an error.
+
+    After an error, also KeyboardInterrupt, what was written is removed. The folder of `path` must exist.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
+        temporary = Path(folder, path.name)
+        with naming(path):
+            yield temporary
+        for part in (temporary, *temporary.rglob("*")):
+            if part.is_file():
+                with open(part, "rb+") as file:
+                    os.fsync(file.fileno())
+        if path.is_dir():  # which only an empty folder may replace
+            path.rename(Path(folder, "old"))
+        os.replace(temporary, path)
 
 
 @contextmanager

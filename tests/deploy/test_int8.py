@@ -19,8 +19,8 @@ from datasets import demo
 from datasets.errors import DataError
 from deploy import int8
 from deploy.detector import Detector
+from deploy.exported_model import ExportedModel
 from deploy.load import load
-from deploy.onnx_model import OnnxModel
 from export import Config, main
 from utils.config import ConfigError
 
@@ -82,7 +82,7 @@ def test_the_file_detects_what_the_float_file_detects(files):
 def test_a_file_that_loses_too_much_is_not_written(files, tmp_path, monkeypatch, loss, is_written):
     values = iter([{"AP": 0.3}, {"AP": 0.3 - loss}])
     monkeypatch.setattr(int8, "evaluate", lambda *_: next(values))
-    monkeypatch.setattr(int8, "OnnxModel", lambda _: None)
+    monkeypatch.setattr(int8, "ExportedModel", lambda _: None)
     monkeypatch.setattr(int8, "write_quantized", lambda source, target, images: target.write_bytes(b"8 bits"))
     file = Path(shutil.copy(files[0], tmp_path / "a.onnx"))
     outcome = contextlib.nullcontext()
@@ -104,7 +104,7 @@ OPTIONS = {
 def test_every_kind_of_file_can_have_8_bits(demo_images, tmp_path, name):
     own = {"train": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt"), "int8": True, "int8_loss": 1}
     file = main(Config(str(TINY_WEIGHTS), output=str(tmp_path / "a.onnx"), check_images=2, **own, **OPTIONS[name]))
-    assert about_of(file)["int8"] and OnnxModel(file).num_classes == len(demo.CLASSES)
+    assert about_of(file)["int8"] and ExportedModel(file).num_classes == len(demo.CLASSES)
     assert onnx.TensorProto.INT8 in {x.data_type for x in onnx.load(file).graph.initializer}
     Detector(file, batch_size=3)([demo.draw_image(number)[0] for number in range(3)])
 

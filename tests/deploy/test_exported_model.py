@@ -1,4 +1,4 @@
-"""deploy/onnx_model.py: exported files as models; files that are damaged, foreign or contradict the caller."""
+"""deploy/exported_model.py: exported files as models; files that are damaged, foreign or contradict the caller."""
 
 import numpy as np
 import onnx
@@ -11,8 +11,8 @@ import export
 import nets
 from datasets import demo
 from deploy.detector import Detector
+from deploy.exported_model import ExportedModel
 from deploy.load import device_for
-from deploy.onnx_model import OnnxModel
 from nets.extended import extended
 from utils import checkpoint
 from utils.file_checks import CheckpointError
@@ -43,7 +43,7 @@ def with_metadata(file, path, **changes):
 
 def test_results_do_not_depend_on_the_number_of_images(file):
     images = [demo.draw_image(number)[0] for number in range(5)]
-    model = OnnxModel(file)
+    model = ExportedModel(file)
     inputs, transforms = Detector(file).prepare(images)
     together = model.detections(model(inputs), (64, 96), transforms, confidence=0.3)
     assert len(together) == 5 and min(len(one.scores) for one in together) > 5
@@ -84,7 +84,7 @@ def test_each_head_of_a_file_has_its_own_limit_and_classes(tmp_path):
         limits = {"confidence": 0.01, "max_detections": most}
         with torch.inference_mode():
             (theirs,) = model.detections(model(inputs), (64, 96), transforms, **limits)
-        (ours,) = OnnxModel(path).detections(inputs, (64, 96), transforms, **limits)
+        (ours,) = ExportedModel(path).detections(inputs, (64, 96), transforms, **limits)
         assert len(ours.scores) == 3 * most and torch.equal(ours.labels, theirs.labels)
         torch.testing.assert_close(ours.scores, theirs.scores, atol=1e-4, rtol=0)
 
@@ -103,14 +103,15 @@ def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        (dict.fromkeys(("version", "model")), ["version, model"]),
-        ({"version": "9"}, ["version", "1"]),
+        (dict.fromkeys(("model", "dynamic_size")), ["model, dynamic_size"]),
+        (dict.fromkeys(("version", "clip")), ["version, clip"]),
+        ({"version": "9"}, ["version", "export.py"]),
         ({"classes": "[" * 9000}, ["JSON"]),
         ({"classes": "5"}, ["classes"]),
         ({"image_size": "[1000000, 1000000]"}, ["image_size"]),
         ({"thresholds": '{"red": "high"}'}, ["thresholds"]),
     ],
-    ids=["foreign", "newer", "no JSON", "classes", "size", "thresholds"],
+    ids=["foreign", "of another program", "newer", "no JSON", "classes", "size", "thresholds"],
 )
 def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, named):
     with refused(CheckpointError, "other.onnx", *named):
@@ -123,6 +124,6 @@ def test_arguments_that_contradict_the_file_are_refused(file, weights):
     with refused(ValueError, file, "tiny_n", "red, blue, green", "model="):
         Detector(file, "yolox_s")
     with refused(ValueError, ".onnx", "cuda:0", "device=cpu"):
-        OnnxModel(file).to("cuda:0")
+        ExportedModel(file).to("cuda:0")
     assert device_for(file, "auto") == "cpu" and device_for(weights, "auto") == "auto"
     assert device_for(file, "cuda") == "cuda"
