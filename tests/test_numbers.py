@@ -105,6 +105,11 @@ def test_the_numbers_of_the_readmes_are_computed_from_rows(number):
     assert chinese - {"4", "90"} == expected - {"0.9", "3.0"}  # 90 and 300 times 10,000; four data sets
 
 
+def test_the_runs_of_libreyolo_with_its_chosen_setting_are_lower_than_its_defaults_as_the_readme_says():
+    defaults, best = (maps(ROWS, "report", recipe) for recipe in ("libreyolo_yolox_nano", "libreyolo_rate_4"))
+    assert len(best) == 2 and all(best[run] < defaults[run] for run in best)
+
+
 @pytest.mark.parametrize("stage", ["report", "choose"])
 def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
     assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
