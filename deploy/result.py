@@ -14,6 +14,8 @@ from utils.images import read_image
 from utils.text import pip
 from utils.value_range import ValueRange
 
+NOTEBOOK = 4096  # pixels: the longest side of what a notebook shows; a JPEG has at most 65,500
+
 
 @dataclass(eq=False)
 class Result:
@@ -107,7 +109,11 @@ class Result:
         return detections
 
     def _repr_jpeg_(self) -> bytes | None:
-        """Returns the drawn image as JPEG, which notebooks show for a Result."""
+        """Returns the drawn image as JPEG, which notebooks show for a Result, with sides of at most NOTEBOOK pixels."""
         if self.pixels is None and self.path is None:
             return None
-        return cv2.imencode(".jpg", self.draw())[1].tobytes()
+        drawn = self.draw()
+        if (scale := NOTEBOOK / max(drawn.shape)) < 1:
+            size = [max(round(side * scale), 1) for side in drawn.shape[1::-1]]
+            drawn = cv2.resize(drawn, size, interpolation=cv2.INTER_AREA)
+        return cv2.imencode(".jpg", drawn)[1].tobytes()

@@ -97,6 +97,11 @@ def test_a_notebook_shows_the_drawing_and_only_numbers_if_there_is_no_image():
     assert "0.75" in repr(result) and "pixels" not in repr(result)
 
 
+def test_a_notebook_shows_an_image_that_is_too_wide_for_a_jpeg():
+    shown = three(pixels=np.full((8, 66_000, 3), 114, np.uint8))._repr_jpeg_()
+    assert cv2.imdecode(np.frombuffer(shown, np.uint8), cv2.IMREAD_COLOR).shape == (1, 4096, 3)
+
+
 def test_supervision_gets_equal_boxes_scores_and_class_ids():
     pytest.importorskip("supervision", reason="pip install supervision")
     for result in (three(), three()[:0]):
