@@ -298,9 +298,7 @@ def open_ncnn(ncnn, path, threads, providers):
 
     def run(images, limits):
         extractor = net.create_extractor()
-        extractor.input(
-            "in0", ncnn.Mat(images[0]).clone()
-        )  # ncnn ends the process if it must copy an array of NumPy itself
+        extractor.input("in0", ncnn.Mat(images[0]).clone())  # with the memory of a NumPy array, ncnn ends the process
         outputs = [extractor.extract(f"out{i}") for i in range(len(about["output_names"]))]
         return [np.array(blob)[None] for _, blob in outputs]
 

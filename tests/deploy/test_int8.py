@@ -20,6 +20,7 @@ from datasets.errors import DataError
 from deploy import int8
 from deploy.detector import Detector
 from deploy.exported_model import ExportedModel
+from deploy.formats import ExportError
 from deploy.load import load
 from export import Config, main
 from utils.config import ConfigError
@@ -85,6 +86,12 @@ def replace_measurements(monkeypatch, times, loss):
     monkeypatch.setattr(int8, "milliseconds", lambda files, image: times)
     monkeypatch.setattr(int8, "ExportedModel", lambda _: None)
     monkeypatch.setattr(int8, "write_quantized", lambda source, target, images: target.write_bytes(b"8 bits"))
+
+
+def test_the_boxes_of_a_file_with_8_bits_are_not_compared(files):
+    """They differ: its mAP tells how good it is."""
+    with refused(ExportError, "int8.onnx", "8 bits", "evaluate.py"):
+        main(Config(str(TINY_WEIGHTS), check=str(files[1]), check_images=2))
 
 
 @pytest.mark.parametrize(("loss", "is_written"), [(0.0099, True), (0.0101, False)])
