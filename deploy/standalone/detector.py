@@ -140,7 +140,8 @@ class Detector:
         flags = cv2.IMREAD_COLOR
         if high - low < 65535:
             flags |= cv2.IMREAD_ANYDEPTH
-        image = cv2.imdecode(np.fromfile(path, np.uint8), flags)  # cv2.imread takes no path with umlauts on Windows
+        data = np.fromfile(path, np.uint8)  # cv2.imread takes no path with umlauts on Windows
+        image = cv2.imdecode(data, flags) if len(data) else None
         if image is None:
             raise ValueError(f"{path}: OpenCV cannot read this image")
         if image.dtype == np.uint16:
