@@ -7,27 +7,23 @@ a stream.
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
-import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from datasets.formats.class_names import read_classes
 from deploy.detector import Detector
-from deploy.inputs import is_live, is_source, is_web_address
+from deploy.inputs import is_live, is_source
 from deploy.label_files import KINDS, LabelFiles
 from deploy.load import is_checkpoint
 from deploy.predictor import Predictor
 from deploy.sources import Sources, find_sources, require_videos, validation_images
-from deploy.speed import measure, speed_table
 from deploy.thresholds import threshold_text
-from deploy.video import Video, require_window
+from deploy.video import require_window
 from deploy.writer import VIDEOS, Results, output_name
 from engine import runs
 from nets.postprocess import MAX_CANDIDATES
@@ -37,7 +33,7 @@ from utils.config import ConfigError, Constants, check, override, require, requi
 from utils.files import DETECTIONS, DRAWN, is_drawn
 from utils.outputs import require_replaceable
 from utils.script import run_script
-from utils.text import amount, brief, split_names
+from utils.text import amount, split_names
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class Config(Constants):
     labels: str | None = None  # files to correct by hand: labelstudio, coco, txt, yolo or voc
     overwrite: bool = False  # also replaces label files that exist, which may be corrected
     negatives: bool = False  # the source has no objects: labels= are of the images with a detection, as backgrounds
-    speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width, or one number for both; none: as in training
     batch_size: int = 8  # images per forward pass; a GPU is faster with more, a camera always gets 1
@@ -78,16 +73,14 @@ LIMITS = (*MIN, "class_agnostic", "tile", "overlap")  # of the Detector
 
 
 def main(cfg: Config) -> Path | None:
-    """Predicts and returns the folder with the results, or None if there are none, as with speed=true.
+    """Predicts and returns the folder with the results, or None if there are none.
 
     Ctrl-C is the end of a camera or stream, and otherwise a KeyboardInterrupt after what was predicted is written."""
     cfg = check(cfg)
     require(cfg, {**MIN, "every": 1}, MAX, {"labels": (None, *KINDS)})
     if cfg.negatives and cfg.labels is None:
         raise ConfigError("negatives=true chooses the images of label files: write labels=txt, or another kind, too")
-    if not cfg.speed:
-        require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
-
+    require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
     if cfg.show:
         require_window()
 
@@ -102,9 +95,6 @@ def main(cfg: Config) -> Path | None:
     # ---- the images and videos
     sources = find_sources(cfg.source or validation_images(detector), cfg.output)
     require_videos(sources, cfg.every, cfg.track)
-    if cfg.speed:
-        print(speed_of(detector, sources))
-        return None
 
     # ---- the results
     labels = label_files(cfg, detector, sources)
@@ -157,17 +147,6 @@ def category_ids(classes: Sequence[str]) -> Sequence[int]:
     return COCO_CATEGORY_IDS if tuple(classes) == COCO_CLASSES else range(len(classes))
 
 
-def speed_of(detector: Detector, sources: Sources) -> str:
-    """Measures the speed on images, or on the first video if there are none, and returns it as a table."""
-    images = list(sources.images.values())
-    if addresses := [path for path in images if is_web_address(path)]:
-        raise ConfigError(f"speed=true is for files: download {brief(addresses[0])} first")
-    frames: Iterator[np.ndarray] = map(detector.read, itertools.cycle(images))
-    if not images:
-        frames = Video(next(iter(sources.videos.values()))).frames(0)
-    return speed_table(measure(detector, frames), detector.batch_size)
-
-
 def require_replaceable_files(output: str | None, sources: Sources, labels: LabelFiles | None, save: bool) -> None:
     """Raises ConfigError if results would replace files of a folder that no earlier call wrote."""
     if output is None or not os.path.isdir(output) or not os.listdir(output):
@@ -196,7 +175,11 @@ def open_output(output: str | None) -> Path:
 
 def command(words: list[str]) -> None:
     """Predicts with the arguments `words`. SIGTERM, which ends containers and jobs, keeps the results as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def stop(number: int, _) -> None:
+        raise KeyboardInterrupt(number)
+
+    signal.signal(signal.SIGTERM, stop)
     main(override(Config(), words, {"checkpoint": is_checkpoint, "source": is_source}))
 
 

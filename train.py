@@ -485,7 +485,7 @@ def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:
             require_writable(f"output={output}", run_root(output))
             require_store(output)
         elif os.path.isdir(resumed):
-            require_writable(f"resume={resumed}", resumed)
+            require_writable(f"resume={resumed}", resumed, "correct its permissions, or copy it and resume the copy")
 
     ranks.once_per_node(check)
     folder = run_root(output)

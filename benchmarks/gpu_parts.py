@@ -18,7 +18,7 @@ import torch
 import nets
 import train
 from benchmarks import step
-from benchmarks.small_data import write_task
+from benchmarks.peer_task import write_task
 from datasets import demo
 from datasets.formats.options import read_options
 from datasets.loader import TrainSampler

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from utils.remote_cache import shown
-from utils.text import first_of, printable
+from utils.text import control_fix, first_of, printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -83,9 +83,7 @@ def check_path(path: str) -> str:
     if found and found[0] >= "\ud800":
         raise DataError(f"the path {path!r} holds half of a surrogate pair: rename the image")
     if found:
-        windows = re.match("[A-Za-z]:", path) or "\\" in path
-        fix = 'write it with / or as r"C:\\new"' if windows else "rename the file, or write the path with /"
-        raise DataError(f"the path {path!r} holds a control character: {fix}")
+        raise DataError(f"the path {path!r} holds a control character: {control_fix(path)}")
     return path
 
 

@@ -68,9 +68,8 @@ def download(address: str) -> bytes:
     shown = brief(without_keys(address))
     try:
         request = urllib.request.Request(quote(address, KEPT), headers=HEADERS)
-        opener = (
-            urllib.request.build_opener()
-        )  # unlike urlopen, it reads the proxies from the environment at every call
+        # unlike urlopen, it reads the proxies from the environment at every call
+        opener = urllib.request.build_opener()
         with opener.open(request, timeout=TIMEOUT) as response:
             data = response.read(MAX_BYTES + 1)
     except WEB_ERRORS as error:

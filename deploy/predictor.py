@@ -137,7 +137,10 @@ class Predictor:
                 return image.pixels
             drawn = result.draw()
             if self.save:
-                write(image.name, drawn)
+                try:
+                    write(image.name, drawn)
+                except ImageError as error:  # a side is longer than the format can hold
+                    self.results.unread.append(str(error))
             return drawn
 
         with bar, closing(prefetch(finish, detected(), 0 if self.show else BEHIND)) as finished:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from datasets.errors import DataError
 from datasets.formats.options import options_of
 from datasets.formats.read import read
 from datasets.store import evenly_spaced
@@ -85,5 +86,8 @@ def validation_images(detector: Detector) -> list[str]:
     """Returns paths of validation images of the training run, evenly spaced over all."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
-    data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
+    try:
+        data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
+    except DataError as error:
+        raise DataError(f"{detector.path}: its validation images are gone: write source=FOLDER\n{error}") from error
     return [data.path(i) for i in evenly_spaced(len(data), EXAMPLES)]

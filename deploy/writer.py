@@ -182,7 +182,7 @@ class Results:
             lines.append(f"browsers do not play MPEG-4 Part 2, the format of the video; they do after {command}")
         lines.append(str(self.folder))
         if self.unread:
-            failed = f"{amount(len(self.unread), 'image')} could not be read:"
+            failed = f"{amount(len(self.unread), 'image')} could not be read or drawn:"
             lines = [failed, *first_of(self.unread, SHOWN), *lines]
         return "\n".join(lines)
 

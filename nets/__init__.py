@@ -146,7 +146,9 @@ def log_class_changes(
     if new:
         pairs = product(new[:20], dropped[:20])
         name, old = max(pairs, key=lambda pair: SequenceMatcher(None, pair[0].casefold(), pair[1].casefold()).ratio())
-        hint = f"; if {name} is {old} under a new name, {quote(f'merge={name}:{old}')} keeps what it learned"
+        hint = (
+            f"; if {name} is {old} under a new name in the data, {quote(f'merge={name}:{old}')} keeps what it learned"
+        )
     log(f"classes of the weights that the data do not have, dropped: {', '.join(first_of(dropped, 5))}{hint}")
 
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from statistics import mean
 from unittest.mock import patch
 
 import pytest
@@ -15,8 +16,8 @@ from small import TINY_WEIGHTS
 from toys import detector
 
 import nets
-from benchmarks import gpu, small_data
-from benchmarks.table import append_row, read_rows
+from benchmarks import gpu, incomplete, small_data
+from benchmarks.table import RESULTS, append_row, read_rows
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
@@ -75,6 +76,24 @@ def test_each_run_on_small_data_has_one_row_and_is_not_repeated(demo_images, tmp
     monkeypatch.setattr(small_data, "in_own_process", None)  # a second start trains nothing
     small_data.main(cfg)
     assert len(read_rows(tmp_path / "rows.csv")) == 1
+
+
+def test_the_pages_show_the_rows_of_incomplete_labels():
+    rows = read_rows(RESULTS / "incomplete.csv")
+    page, docs = (ROOT / name for name in ("benchmarks/results/incomplete.md", "docs/incomplete_labels.md"))
+    assert incomplete.table(rows) in page.read_text(encoding="utf-8")
+    assert all(incomplete.summary(rows) in one.read_text(encoding="utf-8") for one in (page, docs))
+    means = {
+        (data, kind): mean(float(row["AP"]) for row in rows if (row["data"], row["kind"]) == (data, kind))
+        for data in incomplete.SETS
+        for kind in ("naive", "masks")
+    }
+    gains = {f"{round(100 * (means[data, 'masks'] - means[data, 'naive']), 1) + 0.0:+.1f}" for data in incomplete.SETS}
+    for name in ("README.md", "README.zh-CN.md"):
+        (line,) = re.findall(
+            r"^.*incomplete_labels\.md#what-it-is-worth.*$", (ROOT / name).read_text("utf-8"), re.MULTILINE
+        )
+        assert set(re.findall(r"[+-]\d+\.\d", line)) == gains
 
 
 def test_a_row_follows_the_columns_of_an_existing_file(tmp_path):

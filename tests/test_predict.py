@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -17,13 +18,14 @@ from refused import mentions, refused, told
 
 import evaluate
 import predict
-from deploy import predictor, sources, speed, video
+from deploy import predictor, sources, video
 from deploy.detector import Detector
 from deploy.inputs import is_source
 from deploy.load import is_checkpoint
 from predict import Config, main
 from utils.config import ConfigError, override
 from utils.images import read_image
+from utils.script import run_script
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +155,13 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
     assert len(list(folder.glob("val_*.png"))) == sources.EXAMPLES
 
 
+def test_a_checkpoint_whose_validation_images_are_gone_asks_for_a_source(painted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tiny_checkpoint(tmp_path / "best.pt", val=str(tmp_path / "moved"))
+    with refused(ValueError, path, "source=FOLDER", tmp_path / "moved"):
+        run(path, None, tmp_path / "out")
+
+
 def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "runs/mask-2026-11-25-1/best.pt")
@@ -275,11 +284,24 @@ def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypa
     monkeypatch.setattr(Detector, "network", ended)
     words = {"checkpoint": weights, "source": film, "output": tmp_path / "out", "batch_size": 1, "device": "cpu"}
     try:
-        with pytest.raises(KeyboardInterrupt):
-            predict.command([f"{name}={value}" for name, value in words.items()])
+        with pytest.raises(SystemExit) as stopped:
+            run_script(lambda: predict.command([f"{name}={value}" for name, value in words.items()]), "", "")
+        assert stopped.value.code == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
+
+
+def test_an_image_that_is_wider_than_its_format_allows_costs_a_line_and_keeps_its_boxes(weights, tmp_path, capsys):
+    cv2.imwrite(str(tmp_path / "wide.png"), np.zeros((8, 16384, 3), np.uint8))
+    for name in ("wide.webp", "wide.JPEG"):  # a PNG by its content
+        (tmp_path / "in").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "wide.png", tmp_path / "in" / name)
+    write_noise(tmp_path / "in/z.png", 1)
+    run(weights, tmp_path / "in", tmp_path / "out", batch_size=1)
+    told = capsys.readouterr().out
+    assert "wide.webp" in told and "16384x8" in told
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["detections.json", "wide.JPEG", "z.png"]
 
 
 def test_an_image_that_cannot_be_written_is_an_error_that_keeps_what_was_detected(weights, tmp_path, monkeypatch):
@@ -331,18 +353,6 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
     assert len(shown) == 2 and shown[0][1] == 0
     assert names_in(tmp_path / "out") == ["0.png", "1.png", "detections.json"]
     assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
-
-
-def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "IMAGES", 3)
-    write_noise(tmp_path / "in/a.png")
-    assert run(weights, tmp_path / "in/a.png", None, speed=True, batch_size=1) is None
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line[-1:].isdigit()]
-    rows = {name: float(milliseconds) for name, milliseconds, _ in lines}
-    parts = ("decoding", "preprocessing", "network", "post-processing")
-    assert rows["network"] > 0.01 and rows["all"] == pytest.approx(sum(rows[part] for part in parts), abs=0.03)
-    assert names_in(tmp_path) == ["in/a.png"]
 
 
 def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin
 from utils import migration
 from utils.files import matched, missing_text
 from utils.remote import refuse_keys
-from utils.text import brief, printable
+from utils.text import brief, control_fix, printable
 
 
 class Dataclass(Protocol):
@@ -150,10 +150,7 @@ def check(cfg: T) -> T:
                 fix = f'it in quotes: {name}="{show(value)}"'
             raise ConfigError(f"{name} = {value!r}: write {fix}") from None
         if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
-            raise ConfigError(
-                f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "
-                f'Put an r before the quotes (r"C:\\new"), or write / instead of \\'
-            )
+            raise ConfigError(f"{name}={value!r} holds a control character: {control_fix(values[name])}")
     return replace(cfg, **values)
 
 

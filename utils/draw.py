@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from utils.files import DRAWN_MARK, naming
+from utils.images import ImageError
 
 Color = tuple[int, int, int]  # BGR
 
@@ -153,7 +154,7 @@ def write_image(path: str | Path, image: np.ndarray, is_drawn: bool = False) -> 
     """Writes an image in the format of its file name extension, and creates the folder.
 
     `is_drawn`: there are boxes in it, so that the file gets DRAWN_MARK and is never trained on. Unlike cv2.imwrite it accepts
-    non-ASCII paths on Windows. Raises ValueError for a format that OpenCV cannot write.
+    non-ASCII paths on Windows. Raises ImageError for a format that OpenCV cannot write, or not of an image of this size.
     """
     path = Path(path)
     options = []
@@ -164,7 +165,8 @@ def write_image(path: str | Path, image: np.ndarray, is_drawn: bool = False) -> 
     except cv2.error:
         written = False
     if not written:
-        raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without extension'}; use .jpg or .png")
+        size = f"{image.shape[1]}x{image.shape[0]} pixels as {path.suffix or 'a file without extension'}"
+        raise ImageError(f"{path}: OpenCV cannot write {size}: use .png")
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming(path):
         path.write_bytes(data.tobytes() + (DRAWN_MARK if is_drawn else b""))

@@ -52,6 +52,12 @@ def matched(word: str) -> str:
 
 def missing_text(path: str) -> str:
     """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
+    try:
+        os.stat(path)
+    except PermissionError as error:
+        return f"{error.strerror}: correct the permissions of the folders that lead to it"
+    except (OSError, ValueError):
+        pass
     if paths := sorted(glob.glob(path)):
         return f"{len(paths)} paths match: name one, such as {brief(paths[0])}"
     near = similar_path(path)

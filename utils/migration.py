@@ -74,7 +74,7 @@ NAMES = {  # names of other trainers, and of one script of this program in anoth
     "video video_path dir_origin_path test_img_path path": Here(("source={}", "data={}")),
     "crop save_crop": Here(("crops={}",)),
     "count": Here(note="predict.py prints the objects of each class"),
-    "fps test_interval fps_image_path": Here(("speed=true",)),
+    "fps test_interval fps_image_path speed": Here(note="predict.py prints the milliseconds per image at its end"),
     "heatmap_save_path visualize": Here(note="there are no heat maps"),
     "export_onnx": Here(note="export.py writes ONNX"),
     "simplify": Here(note="the exported file is simplified already"),

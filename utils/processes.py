@@ -164,15 +164,15 @@ def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.devi
     """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is a GPU: 0 is cuda:0.
 
     Ends the program with the fix if the device does not exist."""
-    device = f"cuda:{device}" if str(device).isdecimal() else str(device)
+    device = f"cuda:{device}" if str(device).isdecimal() else str(device).lower()
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
         device = next(name for name in count if count[name])
     name, colon, index = device.partition(":")
     if name not in count or (colon and not (index.isascii() and index.isdecimal())):
-        raise SystemExit(
-            f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1; torchrun uses several GPUs"
-        )
+        hint = "did you mean device=cuda? " if name in ("gpu", "nvidia") else ""
+        fix = "Choose one of: auto, cpu, mps, cuda, cuda:1; torchrun uses several GPUs"
+        raise SystemExit(f"device={device}: {hint}{fix}")
     if int(index or 0) >= count[name]:
         found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"
         raise SystemExit(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")

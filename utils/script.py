@@ -46,7 +46,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
         main()
     except KeyboardInterrupt as error:
         print(f"\n{notes_of(error) or stopped}", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT) from None
+        number = error.args[0] if error.args else signal.SIGINT  # predict.py names another signal
+        raise SystemExit(128 + number) from None
     except BrokenPipeError as error:  # what reads the output has ended, such as head
         print(notes_of(error), file=sys.stderr)
         raise SystemExit(141) from None  # 128 + SIGPIPE, which Windows does not have

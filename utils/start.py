@@ -1,5 +1,8 @@
 """What must happen in a script before PyTorch is imported, which takes seconds. Every script imports this module first."""
 
+from utils.ctrl_c import SCRIPT  # first of all: from here on Ctrl-C ends it in one line
+
+# isort: split
 import os
 import re
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 from utils import signals  # noqa: F401  notes the parent process: torchrun may be killed while PyTorch is imported
 from utils.config import unknown_text
 from utils.migration import constants_of
+from utils.text import pip
 
 BEGAN = time.perf_counter()  # of the program, for the account of its time
 
@@ -30,7 +34,7 @@ def misspelled(words: Sequence[str], constants: Collection[str]) -> str | None:
 def install_line(build: str) -> str:
     """Returns the command that replaces PyTorch by a build of it: "cpu" or "cu126", as in its version, otherwise that of PyPI."""
     index = f" --index-url https://download.pytorch.org/whl/{build}" if re.fullmatch(r"cpu|cu\d+", build) else ""
-    return f"pip uninstall -y torch torchvision && pip install torch torchvision{index}"
+    return f"{pip('uninstall torch torchvision')} && {pip(f'install torch torchvision{index}')}"
 
 
 def unfit_torchvision() -> str | None:
@@ -61,17 +65,25 @@ def import_torchvision() -> None:
         raise RuntimeError("torchvision has no CUDA")
 
 
-def end_in_one_line(kind: type[BaseException], error: BaseException, trace) -> None:
-    """Prints an error that ended the program as Python does, but for Ctrl-C a line without a traceback."""
-    if issubclass(kind, KeyboardInterrupt):
-        signals.print_at_once("stopped")
-    else:
-        sys.__excepthook__(kind, error, trace)
+def import_opencv() -> None:
+    """Imports OpenCV. Raises SystemExit with the fix if it is missing, or lacks a library of the system."""
+    try:
+        import cv2  # noqa: F401  slow to import, so that Ctrl-C may come meanwhile
+    except ModuleNotFoundError as missing:
+        fix = "begin with uv run, activate the environment, or pip install -r requirements.txt"
+        raise SystemExit(f"this Python has no {missing.name}: {fix}") from missing
+    except ImportError as missing:  # mostly libGL.so.1, on servers and in containers
+        fix = " && ".join(
+            [pip("uninstall opencv-python opencv-python-headless"), pip("install opencv-python-headless")]
+        )
+        raise SystemExit(
+            f"OpenCV cannot be imported ({missing}). One that needs no library of the system: {fix}"
+        ) from missing
 
 
 def begin(script: Path) -> None:
-    """Prepares the Python process of a script: checks the words of its command line, and makes Ctrl-C end it with one line."""
-    sys.excepthook = end_in_one_line
+    """Prepares the Python process of a script: checks its packages and the words of its command line."""
+    import_opencv()
     try:
         os.getcwd()
     except FileNotFoundError:  # MKL would end the process while PyTorch is imported
@@ -83,7 +95,5 @@ def begin(script: Path) -> None:
         raise SystemExit(f"\n{message}")
 
 
-_main = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
-_is_here = _main.is_file() and Path(__file__).parents[1] in _main.resolve().parents  # no file: `python -`, "<stdin>"
-if _is_here and "from utils import start" in _main.read_text("utf-8"):
-    begin(_main)  # not in a notebook, a test or a program of the user
+if SCRIPT:
+    begin(Path(SCRIPT))

@@ -12,9 +12,8 @@ from html import unescape
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
-_TWINS = str.maketrans(
-    "\u0430\u0435\u0456\u043e\u0440\u0441\u0443\u0445\u0131", "aeiopcyxi", "'`"
-)  # what is typed on another keyboard
+# what is typed on another keyboard
+_TWINS = str.maketrans("\u0430\u0435\u0456\u043e\u0440\u0441\u0443\u0445\u0131", "aeiopcyxi", "'`")
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 
 
@@ -127,6 +126,12 @@ def class_name_problem(name: object) -> str:
     if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
         return f"class name {name!r} has a control character or half of a surrogate pair: rename the class in the data"
     return ""
+
+
+def control_fix(path: str) -> str:
+    """Returns the fix for a path with a control character, which Python makes of the backslash in "C:\\new"."""
+    is_windows = re.match("[A-Za-z]:", path) or "\\" in path
+    return 'write it with / or as r"C:\\new"' if is_windows else "rename the file, or write the path with /"
 
 
 def number_of(text: str) -> float:

@@ -101,6 +101,8 @@ class ImageFinder:
         self.doubts: dict[str, str] = {}  # what is wrong with names that are not found because several images have them
         for group in self._groups:
             self._search(group)
+        forms = {composed(name): path for name, path in self._found.items()}  # both forms of one name are one image
+        self._found = {name: forms[composed(name)] for name in self._names if composed(name) in forms} | self._found
 
     def _named(self, top: str) -> list[str]:
         """Returns the folders in `top`, and in its folder images, that have a name or the split of the annotation file."""

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +79,9 @@ def _report(source: Source, problems: list[str], without_area: list[str], bad_bo
     problems = list(dict.fromkeys(source.problems + problems))  # a label file may be that of two images
     if problems and bad_boxes == "error":
         problems += without_area
+    if problems:  # so that those of the images are not seen only after these are gone
+        named = [i for i in range(len(source)) if source.images[i]]
+        problems += dict.fromkeys(scan(_paths(source, named)).problems.values())
     raise_any(f"{source.path}: problems: {len(problems)}", problems)
     question = ""
     if len(without_area) > 1 and len(without_area) >= MUCH * len(source.labels):
@@ -171,11 +175,15 @@ def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
     indices = np.flatnonzero(are_fractions)
     if not len(indices):
         return sizes, boxes, np.ones(len(boxes), bool)
-    sizes[indices] = scan([os.path.join(source.root, source.images[index]) for index in indices.tolist()]).sizes
+    sizes[indices] = scan(_paths(source, indices.tolist())).sizes
     scales = np.where(are_fractions[:, None], sizes[:, [1, 0, 1, 0]], 1)
     with np.errstate(all="ignore"):
         boxes = boxes * np.repeat(scales, counts, axis=0)
     return sizes, boxes, np.repeat(sizes.all(1) | ~are_fractions, counts)
+
+
+def _paths(source: Source, indices: Iterable[int]) -> list[str]:
+    return [os.path.join(source.root, source.images[index]) for index in indices]
 
 
 def _check_labels_and_areas(

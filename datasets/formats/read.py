@@ -71,9 +71,8 @@ def _annotations(path: Path, split: str, options: ReadOptions, is_one_of_several
     reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
     sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
     has_ignored = not is_one_of_several and any(IGNORED in (found.names or ()) for found in sources)
-    are_chosen_later = (
-        bool(options.merge or options.select or options.ignored_classes) or has_ignored
-    )  # from all classes
+    # from all classes
+    are_chosen_later = bool(options.merge or options.select or options.ignored_classes) or has_ignored
     parts = []
     for found in sources:
         has_names = found.names is not None and not found.names_are_numbers

@@ -31,17 +31,7 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
-OBJECT_PARTS = (
-    "object",
-    "bndbox",
-    "robndbox",
-    "bbox",
-    "box",
-    "rectangle",
-    "polygon",
-    "points",
-    "point",
-)  # in lower case
+OBJECT_PARTS = "object bndbox robndbox bbox box rectangle polygon points point".split()  # in lower case
 LEAST = 4  # numbers of a box
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 WRITE_VOC = (

@@ -1,5 +1,6 @@
 """Images that belong together by their names: split_by=, folds of a cross-validation, and frames of one video."""
 
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +63,20 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
 def test_a_pattern_without_a_group_is_refused(pattern: str) -> None:
     with refused(ConfigError, f"split_by={pattern[:20]}", "folders"):
         check_split_by(pattern)
+
+
+def test_the_pattern_that_a_refusal_writes_keeps_clips_together(tmp_path: Path) -> None:
+    source = clips(tmp_path, {"clip7": 5, "clip8": 5, "clip9": 5})
+    with refused(ConfigError, "split_by=clip7") as caught:
+        check_split_by("clip7")
+    pattern, folders = [word for word in shlex.split(str(caught.value)) if word.startswith("split_by=")][1:]
+    options = read_options(split_by=pattern.removeprefix("split_by="))
+    with refused(ConfigError, "val=.2"):  # the next message, whose fix is followed, too
+        read_train_and_val(source, source, options, print)
+    found = read_train_and_val(source, ".2", options, lambda note: None)
+    groups = [{name.partition("_")[0] for name in names(data)} for data in found]
+    assert not groups[0] & groups[1] and all(groups) and sum(map(len, found)) == 15
+    assert check_split_by(folders.removeprefix("split_by=")) == "folders"
 
 
 def test_groups_of_copies_and_of_names_are_joined() -> None:

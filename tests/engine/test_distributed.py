@@ -383,6 +383,12 @@ def test_a_device_that_does_not_exist_is_refused_with_the_fix(device):
         choose_device(device)
 
 
+def test_the_name_of_a_device_is_found_in_other_spellings():
+    assert choose_device("CPU") == torch.device("cpu")
+    with refused(SystemExit, "device=gpu", "device=cuda?"):
+        choose_device("gpu")
+
+
 def test_devices_are_chosen_by_local_rank(monkeypatch):
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

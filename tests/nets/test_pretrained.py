@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import urllib.request
 from pathlib import Path
 
 import official
@@ -35,6 +37,17 @@ UNKNOWN = OfficialFile("owner/releases/other.pt")  # without a digest
 def server(tmp_path, monkeypatch):
     with serving(tmp_path / "cache", monkeypatch) as state:
         yield state
+
+
+def test_a_file_that_is_put_where_the_message_of_a_failed_download_says_is_used(server):
+    server.answer = "missing"
+    with refused(PretrainedError, "by hand") as caught:
+        fetch("toy", FILE, mirror=server.address)
+    address, path = re.search(r"Download (\S+) by hand to (\S+),", str(caught.value)).groups()
+    server.answer = "ok"
+    urllib.request.urlretrieve(address, path)
+    server.answer = "missing"
+    assert fetch("toy", FILE, mirror=server.address) == Path(path) and Path(path).read_bytes() == DATA
 
 
 @pytest.mark.parametrize("answer", ["ok", "no length"])

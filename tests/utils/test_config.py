@@ -336,6 +336,12 @@ def test_control_characters_in_a_windows_path_are_refused_with_the_fix():
             check(Config(train=path))
 
 
+def test_the_fix_of_another_path_with_a_control_character_is_about_no_quotes():
+    with refused(ConfigError, "train", "rename") as caught:
+        override(Config(), ["train=photos/a\x07.jpg"])
+    assert 'r"' not in str(caught.value)
+
+
 def test_values_typed_into_the_file_get_their_declared_types():
     cfg = check(
         Config(train=Path("a/b.txt"), learning_rate=1, image_size=[64, np.int64(96)], scale=[1, 2], epochs=np.int32(3))

@@ -51,6 +51,18 @@ def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 
 
+@pytest.mark.parametrize("module", ["difflib", "cv2"])  # the first imports, and a slow one
+@pytest.mark.parametrize("command", COMMANDS[2:5:2])
+def test_ctrl_c_during_the_first_imports_ends_with_one_line(tmp_path, command, module):
+    handler = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    (tmp_path / f"{module}.py").write_text(
+        f"import os, signal, time; {handler}; os.kill(os.getpid(), 2); time.sleep(9)"
+    )
+    done = run(tmp_path, command, "import os; os._exit(9)")
+    assert done.returncode == -signal.SIGINT and done.stdout == ""
+    assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows deletes no folder that is in use")
 def test_a_folder_that_was_deleted_is_named_before_mkl_ends_the_process(tmp_path):
     gone = tmp_path / "gone"
@@ -140,6 +152,15 @@ def folder(tmp_path, monkeypatch):
 def test_words_that_may_be_right_are_left_to_the_script(folder, words):
     assert misspelled(words.split(), {"val"}) is None
     assert mentions(misspelled([*words.split(), "vall=.2"], {"val"}), "val=.2")
+
+
+def test_a_path_below_a_folder_without_permission_is_not_called_missing(folder, monkeypatch):
+    def denied(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "stat", denied)  # for root, every folder is open
+    told(missing_text("photos/a.png"), "Permission denied", "permissions")
+    assert "no such file" not in missing_text("photos/a.png")
 
 
 def test_only_a_similar_name_is_proposed(folder):

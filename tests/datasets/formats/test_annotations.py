@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files import read_annotation_file
+from files import paint, read_annotation_file
 from hypothesis import given
 from hypothesis import strategies as st
 from refused import refused
@@ -96,6 +96,7 @@ def test_text_that_is_not_utf8_is_an_error_with_its_line(tmp_path: Path) -> None
 
 
 def test_ten_problems_are_listed_and_all_are_counted(tmp_path: Path) -> None:
+    paint(tmp_path / "a.jpg")
     with pytest.raises(DataError) as caught:
         read(tmp_path, "a.jpg 1,2,3,4,9\n" * 25)
     lines = str(caught.value).splitlines()

@@ -40,6 +40,9 @@ def write(folder: Path, images: Any = None, annotations: Any = None, categories:
 
 
 def problems_of(path: str) -> str:
+    """The message about the problems of a file whose images can be read."""
+    for name in ("a.png", "b.png"):
+        paint(Path(path).with_name(name))
     with pytest.raises(DataError) as caught:
         read(path, "train")
     return str(caught.value)

@@ -192,6 +192,7 @@ def test_problems_of_several_kinds_are_reported_together(tmp_path: Path) -> None
     """Bad lines of different kinds in one file are all reported."""
     lines = ["a.jpg 1,2,3,4,7\n"] * 12 + ["a.jpg 1,2,3,4\n", "a.jpg 1,2,nan,4,0\n", "a.jpg 3,2,3,4,0\n"]
     text(tmp_path / "classes.txt", "cat\n")
+    paint(tmp_path / "a.jpg")
     with pytest.raises(DataError) as caught:
         read(str(text(tmp_path / "train.txt", "".join(lines))), "train", ReadOptions(bad_boxes="error"))
     message = str(caught.value)

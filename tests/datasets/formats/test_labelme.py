@@ -72,6 +72,8 @@ def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
     wrong = [shape(None, [[1, 2], [3, 4]]), shape(" ", [[1, 2], [3, 4]]), shape("x", []), shape("x", [[1, "a"]]), 7]
     labelme(tmp_path / "a.json", ["a.png"], BOX, *wrong, imageHeight="64px")
     text(tmp_path / "b.json", {"shapes": 5})
+    for name in ("a.png", "b.jpg"):
+        paint(tmp_path / name)
     with pytest.raises(DataError) as caught:
         read(str(tmp_path), "train")
     for words in (

@@ -128,10 +128,12 @@ def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
     turned = result() | {"image_rotation": 90}
     wrong = [result(None, id_="z"), turned, result(width="wide"), {"value": 5}, result("a\nb")]
     rows = [task("a.png", *wrong), task("b.png", data={"text": "no image"}), 5, task("gone.png", no_size, id=8)]
+    paint(tmp_path / "a.png")
     with pytest.raises(DataError) as caught:
         read(str(text(tmp_path / "x.json", rows)), "train")
     for words in (
-        "problems: 8",
+        "problems: 9",
+        "gone.png: there is no such file",
         "task 7, result 1: the object has no label",
         "task 8, result 1: the size of the image is not known",
         "task 7, result 2: the image is rotated in Label Studio",

@@ -93,6 +93,16 @@ def test_an_image_never_gets_the_label_file_of_one_that_differs_in_case(tmp_path
     assert found == {"A.png": 1, "a.png": 0}
 
 
+@pytest.mark.parametrize("there", [NFC, NFD])
+def test_rows_with_both_forms_of_a_name_are_of_one_image(tmp_path: Path, there: str) -> None:
+    """A table that was written on a Mac and continued elsewhere."""
+    paint(tmp_path / "images" / f"{there}.png")
+    rows = [f"{name}.png,{place},2,9,8,cat" for place, name in enumerate((NFC, NFD))]
+    source = text(tmp_path / "boxes.csv", "\n".join(["path,x1,y1,x2,y2,class", *rows]) + "\n")
+    ((path, corners, *_),) = boxes(check_images(read(str(source), "train"))[0])
+    assert Path(path).name == f"{there}.png" and len(corners) == 2
+
+
 def test_two_names_never_become_one_image(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "A.png")
     source = text(tmp_path / "boxes.json", coco("images/a.png", "images/A.png"))

@@ -51,6 +51,7 @@ def test_the_encoding_that_excel_writes_by_default_is_refused_with_the_menu_entr
 
 def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
     lines = "path,x1,y1,x2,y2,class\na.png,1,2,3,4,cat\na.png,1,b,3,4,cat\na.png,1,2\n,1,2,3,4,cat\na.png,1,2,3,4,\n"
+    paint(tmp_path / "a.png")
     with pytest.raises(DataError) as caught:
         read(str(text(tmp_path / "x.csv", lines + "a.png,1,2,nan,4,cat\n")), "train")
     for words in (

@@ -239,3 +239,23 @@ def test_a_file_that_may_not_be_opened_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("datasets.errors.open", refuse, raising=False)
     with refused(DataError, tmp_path / "a.json", "Permission denied"):
         read(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc", "csv"])
+def test_problems_of_labels_and_of_images_are_told_together(tmp_path: Path, kind: str) -> None:
+    wrong = {"yolo": "labels/0.txt", "voc": "0.xml", "csv": "boxes.csv"}[kind]
+    text(tmp_path / "classes.txt", "cat\n")
+    for name in "012":
+        paint(tmp_path / f"images/{name}.png")
+        if kind == "yolo":
+            text(tmp_path / f"labels/{name}.txt", "0 .5 .5 .2 .2\n" if name != "0" else "0 .5 .5 .2\n")
+        elif kind == "voc":
+            end = "<xmax>9</xmax>" if name != "0" else "<xmax>a</xmax>"
+            box = f"<bndbox><xmin>1</xmin><ymin>2</ymin>{end}<ymax>8</ymax></bndbox>"
+            text(tmp_path / f"images/{name}.xml", f"<annotation><object><name>cat</name>{box}</object></annotation>")
+    if kind == "csv":
+        rows = ["path,x1,y1,x2,y2,class", "0.png,1,2,b,8,cat", *(f"{name}.png,1,2,9,8,cat" for name in "12")]
+        text(tmp_path / "boxes.csv", "\n".join(rows) + "\n")
+    (tmp_path / "images/2.png").write_bytes(b"no image")
+    with refused(DataError, wrong, "2.png", "problems: 2"):
+        read(str(tmp_path / "boxes.csv" if kind == "csv" else tmp_path), "train")

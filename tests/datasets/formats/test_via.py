@@ -64,6 +64,7 @@ def test_all_mistakes_in_via_files_are_reported_in_one_pass(tmp_path: Path) -> N
     wrong = [region(RECT | {"x": "left"}, c="cat"), region(RECT, c={"a": 1, "b": 1}), {"shape_attributes": 5}]
     wrong.append(region({"name": "polygon", "all_points_x": [1], "all_points_y": []}, c="cat"))
     contents = via(region(RECT, c="cat"), *wrong) | {"b": 5}
+    paint(tmp_path / "a.png")
     with pytest.raises(DataError) as caught:
         read(str(text(tmp_path / "x.json", contents)), "train")
     for words in (
