@@ -57,6 +57,9 @@ def verify(path: Path, model: DetectionModel, images: list[np.ndarray], classes:
     `classes`: the names that it must have. Raises ExportError if they differ.
     """
     exported = ExportedModel(path)
+    if exported.about.get("int8", False):
+        fix = f"measure its mAP: python evaluate.py checkpoint={path} data=DATA"
+        raise ExportError(f"{path.name} has 8 bits, so its boxes differ from those of PyTorch: {fix}")
     tolerance = HALF if exported.about["half"] else EXACT
     if classes is not None and (names := exported.about["classes"]) != list(classes):
         raise ExportError(

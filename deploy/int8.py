@@ -2,16 +2,19 @@
 
 import logging
 import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+import torch
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from datasets.check_images import check_images
@@ -23,6 +26,7 @@ from datasets.loader import Loader, ValSampler, build_loader
 from datasets.store import Annotations
 from deploy.exported_model import ExportedModel
 from deploy.load import Loaded
+from deploy.standalone.detector import Detector
 from engine.evaluation import evaluate
 from utils.images import letterbox
 from utils.processes import Ranks
@@ -34,6 +38,8 @@ OPERATORS = {"Conv", "Sigmoid", "Mul", "Add", "Concat", "MaxPool", "AveragePool"
 FLOAT_FRACTION = 0.125  # of the convolutions, counted from the first one, stay in float32 (benchmarks/decisions.md)
 IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
+CALLS = 15  # of each file, whose median is its time
+MIN_SPEEDUP = 1.05  # below it, an 8-bit file is not called faster
 
 
 class Int8Error(ValueError):
@@ -44,20 +50,39 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Loader, max_loss:
     """Replaces a float32 file of export.py with an 8-bit one, if that loses at most `max_loss` of the mAP.
 
     `images`: letterboxed training images uint8 [H, W, 3], which calibrate the range of every tensor. `loader`: batches of the
-    validation data. Prints mAP and size of both files. Raises Int8Error, and leaves the file as it is, if the loss is higher.
+    validation data. Prints mAP, size and time of both files, and a note if 8 bits are not faster here. If the loss is higher,
+    raises Int8Error and leaves the file as it is.
     """
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "int8.onnx"
         write_quantized(path, small, images)
-        precisions = []
-        for name, file in (("float32", path), ("int8   ", small)):
-            precisions.append(measure(name, ExportedModel(file), loader, f"{file.stat().st_size / 2**20:.1f} MiB"))
+        times, precisions = milliseconds([path, small], images[0]), []
+        for name, file, ms in zip(("float32", "int8   "), (path, small), times, strict=True):
+            about = f"{file.stat().st_size / 2**20:.1f} MiB  {ms:.1f} ms per image"
+            precisions.append(measure(name, ExportedModel(file), loader, about))
+        if times[0] < MIN_SPEEDUP * times[1]:
+            print("note: on this computer the 8-bit file is not faster; measure it on the CPU that will run it")
         loss = precisions[0] - precisions[1]
         if loss > max_loss:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             lost = f"8 bits lose {100 * loss:.2f} mAP points, more than int8_loss={max_loss:g}, which is {100 * max_loss:g}"
             raise Int8Error(f"{lost}; nothing written: {fix}")
         shutil.copyfile(small, path)  # which has a temporary name
+
+
+def milliseconds(files: Sequence[Path], image: np.ndarray) -> list[float]:
+    """Measures the milliseconds per image of each file in detector.py: medians of calls in turns, after a warm-up.
+
+    `image`: uint8 [H, W, 3] BGR. Each file uses as many threads as torch has now.
+    """
+    detectors = [Detector(file, threads=torch.get_num_threads()) for file in files]
+    seconds: list[list[float]] = [[] for _ in files]
+    for _ in range(1 + CALLS):
+        for detector, of_file in zip(detectors, seconds, strict=True):
+            begin = perf_counter()
+            detector([image] * detector.batch_size)
+            of_file.append((perf_counter() - begin) / detector.batch_size)
+    return [1000 * statistics.median(of_file[1:]) for of_file in seconds]
 
 
 def measure(name: str, model: Any, loader: Loader, about: str = "") -> float:

@@ -168,11 +168,12 @@ def test_the_program_runs_without_torch_and_without_this_project(tmp_path, file)
     assert (cv2.imread(str(tmp_path / "drawn.png")) != image).any()
 
 
-@pytest.mark.parametrize("image", ["a.png", np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))])
+@pytest.mark.parametrize("image", ["a.png", "empty.png", np.zeros((9, 9), np.uint8), np.zeros((9, 9, 3))])
 def test_images_that_it_cannot_use_are_named(tmp_path, monkeypatch, file, image):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_text("no image")
-    with pytest.raises(ValueError, match="a.png" if isinstance(image, str) else "uint8"):
+    (tmp_path / "empty.png").touch()
+    with pytest.raises(ValueError, match=image if isinstance(image, str) else "uint8"):
         load(file).Detector(file)(image)
 
 

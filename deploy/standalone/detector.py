@@ -140,7 +140,8 @@ class Detector:
         flags = cv2.IMREAD_COLOR
         if high - low < 65535:
             flags |= cv2.IMREAD_ANYDEPTH
-        image = cv2.imdecode(np.fromfile(path, np.uint8), flags)  # cv2.imread takes no path with umlauts on Windows
+        data = np.fromfile(path, np.uint8)  # cv2.imread takes no path with umlauts on Windows
+        image = cv2.imdecode(data, flags) if len(data) else None
         if image is None:
             raise ValueError(f"{path}: OpenCV cannot read this image")
         if image.dtype == np.uint16:
@@ -298,9 +299,7 @@ def open_ncnn(ncnn, path, threads, providers):
 
     def run(images, limits):
         extractor = net.create_extractor()
-        extractor.input(
-            "in0", ncnn.Mat(images[0]).clone()
-        )  # ncnn ends the process if it must copy an array of NumPy itself
+        extractor.input("in0", ncnn.Mat(images[0]).clone())  # with the memory of a NumPy array, ncnn ends the process
         outputs = [extractor.extract(f"out{i}") for i in range(len(about["output_names"]))]
         return [np.array(blob)[None] for _, blob in outputs]
 

@@ -20,6 +20,7 @@ from datasets.errors import DataError
 from deploy import int8
 from deploy.detector import Detector
 from deploy.exported_model import ExportedModel
+from deploy.formats import ExportError
 from deploy.load import load
 from export import Config, main
 from utils.config import ConfigError
@@ -78,19 +79,66 @@ def test_the_file_detects_what_the_float_file_detects(files):
     assert found[0] > 3 and abs(found[0] - found[1]) <= 0.3 * found[0]
 
 
-@pytest.mark.parametrize(("loss", "is_written"), [(0.0099, True), (0.0101, False)])
-def test_a_file_that_loses_too_much_is_not_written(files, tmp_path, monkeypatch, loss, is_written):
+def replace_measurements(monkeypatch, times, loss):
+    """Files of 8 bits are written without quantization, and have these milliseconds and this loss of AP."""
     values = iter([{"AP": 0.3}, {"AP": 0.3 - loss}])
     monkeypatch.setattr(int8, "evaluate", lambda *_: next(values))
+    monkeypatch.setattr(int8, "milliseconds", lambda files, image: times)
     monkeypatch.setattr(int8, "ExportedModel", lambda _: None)
     monkeypatch.setattr(int8, "write_quantized", lambda source, target, images: target.write_bytes(b"8 bits"))
+
+
+def test_the_boxes_of_a_file_with_8_bits_are_not_compared(files):
+    """They differ: its mAP tells how good it is."""
+    with refused(ExportError, "int8.onnx", "8 bits", "evaluate.py"):
+        main(Config(str(TINY_WEIGHTS), check=str(files[1]), check_images=2))
+
+
+@pytest.mark.parametrize(("loss", "is_written"), [(0.0099, True), (0.0101, False)])
+def test_a_file_that_loses_too_much_is_not_written(files, tmp_path, monkeypatch, loss, is_written):
+    replace_measurements(monkeypatch, [20.0, 10.0], loss)
     file = Path(shutil.copy(files[0], tmp_path / "a.onnx"))
     outcome = contextlib.nullcontext()
     if not is_written:
         outcome = refused(int8.Int8Error, "1.01 mAP points", "int8_loss=0.01", "int8_loss=0.0102")
     with outcome:
-        int8.quantize(file, [], None, max_loss=0.01)
+        int8.quantize(file, [None], None, max_loss=0.01)
     assert (file.read_bytes() == b"8 bits") == is_written
+
+
+@pytest.mark.parametrize(("times", "is_faster"), [([10.6, 10.0], True), ([10.4, 10.0], False), ([10.0, 20.0], False)])
+def test_a_file_that_is_not_faster_on_this_computer_is_called_so(
+    files, tmp_path, monkeypatch, capsys, times, is_faster
+):
+    replace_measurements(monkeypatch, times, loss=0.0)
+    int8.quantize(Path(shutil.copy(files[0], tmp_path / "a.onnx")), [None], None, max_loss=0.01)
+    printed = capsys.readouterr().out
+    assert ("not faster" not in printed) == is_faster
+    for line, ms in zip(printed.splitlines(), times, strict=False):
+        told(line, f"{ms:.1f} ms")
+
+
+def test_the_time_of_a_file_is_the_median_per_image_of_calls_in_turns_after_a_warm_up(monkeypatch):
+    now, calls = 0.0, []
+
+    class Clocked:
+        batch_size = 2
+
+        def __init__(self, path, threads):
+            self.path = path
+
+        def __call__(self, images):
+            nonlocal now
+            calls.append(self.path)
+            slow = (
+                50.0 if calls.count(self.path) <= 1 + int8.CALLS // 2 else 0.0
+            )  # the warm-up, and nearly half of the others
+            now += {"a": 0.020, "b": 0.010}[self.path] * len(images) + slow
+
+    monkeypatch.setattr(int8, "Detector", Clocked)
+    monkeypatch.setattr(int8, "perf_counter", lambda: now)
+    assert int8.milliseconds(["a", "b"], np.zeros((8, 8, 3), np.uint8)) == pytest.approx([20, 10])
+    assert calls == ["a", "b"] * (len(calls) // 2)
 
 
 OPTIONS = {
