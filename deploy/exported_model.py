@@ -1,4 +1,4 @@
-"""Exported models: files of export.py, with the interface of a DetectionModel. detector.py, which users have, runs them."""
+"""Runs exported files with the interface of a DetectionModel, through deploy/standalone/detector.py."""
 
 import json
 import subprocess

@@ -26,7 +26,7 @@ TIMEOUT = 1800.0  # seconds after which a converter is ended
 
 
 class ExportError(ValueError):
-    """No file was written; the message gives the reason."""
+    """A file could not be written, or differs from PyTorch; the message gives the reason."""
 
 
 class Format(NamedTuple):
@@ -108,8 +108,10 @@ def run_converter(python: list[str], kind: str, words: list[str]) -> None:
         log.seek(0)
         lines = log.read().decode(errors="replace").strip().splitlines()
     last = lines[-1][:300] if lines else "it printed nothing"
-    tested = " ".join(FORMATS[kind].packages)
-    raise ExportError(f"the converter {why} ({last}); it was tested with other versions, perhaps: pip install {tested}")
+    fix = "choose another format"
+    if not FORMATS[kind].torch:  # else uv has installed the tested versions
+        fix = f"it was tested with these versions: pip install {' '.join(FORMATS[kind].packages)}"
+    raise ExportError(f"the converter {why} ({last}); {fix}")
 
 
 def end(process: subprocess.Popen) -> None:

@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Clock:
-    """The owner of the account of a run's time: every second belongs to exactly one part.
+    """Measures the time of a run: each second belongs to exactly one part.
 
-    `imports`: seconds of the program before the clock was made. `now`: returns seconds. On a GPU, whose work runs on while the
-    host continues, its time counts where the host waits for it: no part waits for the sake of the account.
+    `imports`: seconds of the program before the clock was made. `now`: returns seconds. GPU time counts where the
+    host waits for the GPU; no synchronization is added.
     """
 
     def __init__(self, imports: float = 0.0, now: Callable[[], float] = time.perf_counter):

@@ -26,9 +26,9 @@ SAVING = 0.05  # of the time of a run, which its saves may take (a save of YOLOv
 class Saver:
     """The owner of what is saved, and when. All ranks call it.
 
-    After an epoch the row of the log is written, and last.pt if it is due. A best.pt that is not due stays in memory: it is
-    written before the next last.pt, and in any case before the run ends, so that both agree. The order (log, at the end curves,
-    best.pt, last.pt) makes a kill at any moment harmless: it costs the time since the last save.
+    After an epoch the row of the log is written, and last.pt if it is due. A best.pt that is not due stays in memory. It is
+    written just before the next last.pt, and always before the run ends. The order is log, curves (once a minute and at the
+    end), best.pt, last.pt; a kill costs only the epochs or steps since the last save.
 
     A file that cannot be written, for example because the disk is full, never stops the others from being written: it is
     reported and tried again at every later save. If it is still missing at the last save of a run, that is an error.
@@ -113,7 +113,8 @@ class Saver:
         self._save(state, meter, last)
 
     def between_steps(self, state: State, meter: Meter) -> None:
-        """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
+        """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop, and SystemExit if
+        torchrun has ended."""
         if self.stop.orphaned():
             raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
         due = 0 < 60 * self.save_minutes < self._seconds_since_save()
@@ -137,7 +138,7 @@ class Saver:
         return self.run.clock.now() - self.saved_at if self.run else 0.0
 
     def _is_due(self) -> bool:
-        """Whether last.pt is due after an epoch: saves take at most SAVING of the time, and are at most `save_minutes` apart."""
+        """Whether last.pt is due after an epoch: after 1 / SAVING times the duration of the last save, at most `save_minutes`."""
         wait = min(self.save_seconds / SAVING, 60 * self.save_minutes)
         return self.run is not None and self._seconds_since_save() >= wait
 
@@ -161,7 +162,7 @@ class Saver:
     def _save(
         self, state: State, meter: Meter, last: bool, names: Sequence[str] = (), errors: Sequence[Exception] = ()
     ) -> None:
-        """Saves while the timer of `stop` waits, in all processes until the slowest has written its files.
+        """Writes the checkpoints in rank 0 while the other ranks wait; the timer of `stop` is paused.
 
         `last`: no save follows; `errors`: of the files that are written already.
         """

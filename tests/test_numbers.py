@@ -12,6 +12,7 @@ from pages import ROOT, spans, tables, text_of
 from PIL import Image
 
 import nets
+import train
 from benchmarks import aquarium, small_data
 from benchmarks.small_data_tables import differences, interval, maps
 from benchmarks.table import RESULTS, read_rows
@@ -60,7 +61,7 @@ def of_why() -> set[str]:
     (rival,) = (row for row in TIMES if row[0] == "Ultralytics yolo26n")
     failed, passed = re.findall(r"(\d+) (?:failed|passed)", GPU["tests"]["rows"][0]["result"])
     models = {milliseconds("yolox_nano", 416), rival[2], milliseconds(rival[0]), *points(100 * FILES["ppyoloe_x"].ap)}
-    return models | {failed, passed, "8.4", "2026", "16"}
+    return models | {failed, passed, "8.4", "2026", "16", f"{train.Config.save_minutes:g}"}
 
 
 def of_models() -> set[str]:
@@ -91,7 +92,11 @@ def of_results() -> set[str]:
     minutes = points(*(mean(float(row["cpu_minutes"]) for row in rows) for rows in scratch))
     lengths = {row[name] for rows in scratch for row in rows for name in ("epochs", "image_size")} | {"205"}
     speed = {f"{draw_results.images_per_second(trainer):.0f}" for trainer in ("this one", "ultralytics")}
-    return of_libreyolo() | tuning | aqua | scores | minutes | lengths | speed | {"32", "8.4"}
+    batches = set(re.findall(r"batch (\d+)", text_of(RESULTS / "aquarium.md")))
+    batches |= set(
+        re.findall(r"LibreYOLO with (\d+) images per step and Thaw with (\d+)", text_of(RESULTS / "small_data.md"))[0]
+    )
+    return of_libreyolo() | tuning | aqua | scores | minutes | lengths | speed | batches | {"32", "8.4"}
 
 
 EXPECTED = (of_why, of_models, of_results)

@@ -29,7 +29,7 @@ def ncnn(program, images, target, about):
     """Writes the folder of an ncnn model by pnnx, which reads TorchScript."""
     import pnnx
 
-    os.chdir(target)  # pnnx writes eight files, of which three are of no use here
+    os.chdir(target)  # where pnnx writes its files; only model.ncnn.param and model.ncnn.bin are kept
     torch.jit.trace(program.module(), images).save("model.pt")
     pnnx.convert("model.pt", (images,), fp16=about["half"])
     for file in Path().iterdir():

@@ -62,8 +62,9 @@ class Detector:
 
     An image is a path, or an array uint8 [H, W, 3] in BGR order as in OpenCV. `confidence`: the lowest score, or "per_class" for
     the thresholds of the classes; `nms_iou`: boxes of a class that overlap more are one object. None: as in the file.
-    `image_size`: height and width of the network's input, for an ONNX file with dynamic_size=true. `threads`: None: as the
-    runtime chooses. `providers`: of onnxruntime. `about` is the metadata of the file. Raises ValueError for one it cannot use.
+    `image_size`: height and width of the network's input, for an ONNX file with dynamic_size=true. `threads`: None: the
+    default of the runtime, for LiteRT all cores. `providers`: of onnxruntime. `about` is the metadata of the file. Raises
+    ValueError for a file that it cannot use.
     """
 
     def __init__(self, path, confidence=None, nms_iou=None, image_size=None, threads=None, providers=None):

@@ -31,7 +31,7 @@ def receive(stream):
 
 
 def predict(detector, images, min_score, nms_iou):
-    """Returns for each image boxes [n, 4] in pixels of the input, scores [n] and labels [n]; before NMS, if the file has none.
+    """Returns boxes [n, 4] in pixels of the input, scores [n] and labels [n] per image. NMS is applied only if it is in the file.
 
     `detector`: a Detector of detector.py; `images`: uint8 [H, W, 3] BGR of any size. Scores below `min_score` are left out.
     """
