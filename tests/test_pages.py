@@ -33,7 +33,7 @@ from utils.config import override
 NOT_RUN = {  # pattern of commands and blocks -> why they do not run here
     r"git |source |py |python3 -m venv|\.venv/|uv |pip |docker ": "change the environment; .ci/run runs those of the README",
     r"tensorboard|python -m pytest|python -m docs": "servers, these tests, and what replaces images of the repository",
-    r"ovc |pnnx |trtexec |python -m benchmarks": "other programs, and what takes hours",
+    r"ovc |pnnx |trtexec |sahi |python -m benchmarks": "other programs, and what takes hours",
     r".*s3://|mount-s3|rclone|.*/mnt/": "need a bucket; test_buckets.py does the same with a server on this computer",
     r"torchrun \.\.\.": "the options are those of the command that is resumed",
     r".*(--nnodes|cuda:all)": "test_nodes.py and test_simulated_gpu.py do the same",

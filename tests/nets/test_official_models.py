@@ -64,7 +64,12 @@ def test_evaluate_and_export_take_the_official_model_too(published, tmp_path, mo
     settings = {"model": "tiny_n", "data": "val.json", "device": "cpu", "workers": 0, "output": "results"}
     assert evaluate.main(evaluate.Config(**settings))["per_class"]["dog"]["boxes"] == 1
     about = {}
-    monkeypatch.setattr(export, "write", lambda file, model, description, *_: about.update(description))
+
+    def write(file, model, description, *_):
+        file.touch()
+        about.update(description)
+
+    monkeypatch.setattr(export, "write", write)
     monkeypatch.setattr(export, "verify", lambda *_: None)
     assert str(export.main(export.Config(model="tiny_n"))) == "tiny_n.onnx"  # in the current folder
     assert tuple(about["classes"]) == COCO_CLASSES and published.paths == ["/owner/tiny.pth"]
