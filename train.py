@@ -185,7 +185,9 @@ MINIMUM: dict[str, float] = {
 }
 MAXIMUM: dict[str, float] = {
     **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
-    **{"scale": 10, "hsv": 255, "seed": MAX_SEED},
+    "scale": 10,
+    "hsv": 255,
+    "seed": MAX_SEED,
 }
 CHOICES: dict[str, Sequence[str]] = {
     "model": tuple(nets.model_names()),
@@ -451,10 +453,8 @@ def checked(cfg: Config) -> Config:
         pixels = [180 * cfg.hsv[0], 255 * cfg.hsv[1], 255 * cfg.hsv[2]]
         fix = f"write hsv={show(pixels)} for these fractions, or hsv=0,0,0 for unchanged colors"
         raise ConfigError(f"hsv={show(cfg.hsv)}: hue is of 180, saturation and value are of 255: {fix}")
-    low, high = (
-        cfg.min_learning_rate,
-        given_or(cfg.learning_rate, usual_rate(cfg.optimizer, nets.sgd_defaults(cfg.model))),
-    )
+    low = cfg.min_learning_rate
+    high = given_or(cfg.learning_rate, usual_rate(cfg.optimizer, nets.sgd_defaults(cfg.model)))
     if low is not None and low > high and cfg.schedule != "constant":
         rates = f"min_learning_rate={show(low)} is above learning_rate={show(high)}"
         raise ConfigError(f"{rates}: it is no fraction; lower it too, as in min_learning_rate={show(high / 20)}")

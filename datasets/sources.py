@@ -203,7 +203,8 @@ def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> l
         for one in map(os.path.normpath, sets_of(source)):
             others[one] = [name for name in others.get(one, data.other_splits) if name in data.other_splits]
     notes = []
-    for source, names in ((source, names) for source, names in others.items() if names):
+    unused = {source: names for source, names in others.items() if names}
+    for source, names in unused.items():
         note = f"{source}: splits that the run does not use: {', '.join(names)}"
         is_forgotten = "val" in names and list(sources) == ["train"]
         notes.append(f"{WARNING}{note}; without val= it validates on val" if is_forgotten else note)

@@ -66,16 +66,7 @@ def convert(kind: str, model: DetectionModel, about: Mapping[str, Any], target: 
     """
     python = python_for(kind)
     graph = RawGraph(model, False, about["image_size"]).eval()
-    about = {
-        "version": VERSION,
-        **about,
-        "format": kind,
-        "outputs": "raw",
-        "shapes": graph.shapes,
-        "strides": model.strides,
-        "output_names": graph.outputs,
-    }
-    about["input_layout"] = "nchw"
+    about = {"version": VERSION, **about, "format": kind, "outputs": "raw", **graph.about}
     if not target.suffix:
         target.mkdir()
     with tempfile.TemporaryDirectory() as folder:

@@ -132,6 +132,11 @@ class RawGraph(nn.Module):
                 self.shapes[field + suffix] = tuple(getattr(predictions, field).shape[2:])
                 self.outputs += [f"{field}_{stride}{suffix}" for stride in model.strides]
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """The metadata that a program needs to decode the outputs (docs/exported_file.md)."""
+        return {"shapes": self.shapes, "strides": self.model.strides, "output_names": self.outputs}
+
     def forward(self, images: Tensor) -> list[Tensor]:
         """Images -> the tensors in the order of `outputs`, float32, as the last convolutions output them."""
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
@@ -155,7 +160,7 @@ def write(
     else:
         graph = RawGraph(model, uint8_input, about["image_size"])
         limits = {}
-        about = about | {"shapes": graph.shapes, "strides": model.strides, "output_names": graph.outputs}
+        about = about | graph.about
     height, width = about["image_size"]
     if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
         height, width = (max(side, 2 * max(model.strides)) for side in (height, width))

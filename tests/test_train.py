@@ -289,6 +289,8 @@ def test_a_batch_norm_that_gets_one_value_names_the_fix(demo_images, tmp_path, m
         ({"evaluate_every": 0}, ["evaluate_every=0", "at least 1"]),
         ({"mosaic": 50.0}, ["mosaic=50", "at most 1"]),
         ({"scale": (0.0, 1.0)}, ["scale=0,1", "at least 0.01"]),
+        ({"scale": (50.0, 150.0)}, ["scale=50,150", "at most 10"]),
+        ({"hsv": (1.0, 300.0, 10.0)}, ["hsv=1,300,10", "at most 255"]),
         ({"scale": (1.5, 0.5)}, ["scale=1.5,0.5", "scale=0.5,1.5"]),
         ({"optimizer": "adamx"}, ["optimizer=adamx", "adam"]),
         ({"model": "yolox_xl"}, ["model=yolox_xl", "yolox_x"]),

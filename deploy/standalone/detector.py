@@ -322,7 +322,7 @@ def open_tflite(litert, path, threads, providers):
 
 
 def open_coreml(coremltools, path, threads, providers):
-    """best.mlpackage in Core ML, on a Mac only. Nobody has run this yet."""
+    """best.mlpackage in Core ML, on a Mac only. Not run yet."""
     model = coremltools.models.MLModel(str(path))
     about = json.loads(model.user_defined_metadata["thaw"])
     (first,) = model.get_spec().description.input
