@@ -5,9 +5,13 @@
     python -m benchmarks.whole_run images_per_second=0 image_size=224     the real network on this CPU
 
 Generated images. The simulated device computes nothing: the network returns constant predictions for `images_per_second`, and
-keeps all its weights, so that checkpoints and the optimizer have their true sizes. The time is CPU time of one thread plus
-the time of the simulated device, so that other programs do not disturb it; it leaves out waiting for the disk, which wall=true
-includes. Adds a row to results/whole_run.md.
+keeps all its weights, so that checkpoints and the optimizer have their true sizes. Loss, gradients, optimizer and EMA of a step
+run on the CPU where a GPU would compute them, so the run sleeps only for the rest of the device's time: a step takes max(device,
+host). Loss, decoding and NMS of an evaluation count on top of the network's time. A step waits for the device, so that loading a
+batch never overlaps with the step before, as it would on a GPU.
+
+The time is wall time, in which worker processes load the images, as many as train.py starts next to a GPU. With wall=false it is
+CPU time of one process that also loads the images, which other programs do not disturb. Adds a row to results/whole_run.md.
 """
 
 import contextlib
@@ -30,12 +34,13 @@ from benchmarks.table import add_row
 from datasets import demo
 from engine.clock import Clock
 from engine.optimizer import Updater
+from utils import threads
 from utils.config import override
 
 HEAD = """# Where the time of a whole run goes
 
 Percent of the run after its start, and seconds of the start, by `python -m benchmarks.whole_run`. `images/s`: of the steps of a
-simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait for `loading`. CPU time of one thread."""
+simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait for `loading`."""
 PARTS = ("steps", "loading", "evaluation", "saving", "log")  # of the rows; the rest is the end
 START = ("imports", "data", "model")
 
@@ -49,15 +54,16 @@ class Config:
     epochs: int = 100
     batch_size: int = 30
     image_size: int = 64
-    wall: bool = False  # wall time, for a computer that does nothing else
+    wall: bool = True  # wall time, with workers; false: CPU time of one process
     note: str = ""  # of the row
 
 
 class Time:
-    """CPU time of this process, or wall time, in which a step takes `seconds_per_image` instead of its own time."""
+    """Wall time or CPU time, in which what the device computes takes `seconds_per_image`, or the host's time if it is longer."""
 
-    def __init__(self, seconds_per_image: float, now=time.process_time):
-        self.seconds_per_image, self.now, self.shift, self.began = seconds_per_image, now, 0.0, 0.0
+    def __init__(self, seconds_per_image: float, wall: bool):
+        self.seconds_per_image, self.wall, self.shift, self.began = seconds_per_image, wall, 0.0, 0.0
+        self.now = time.perf_counter if wall else time.process_time
 
     def __call__(self) -> float:
         return self.now() + self.shift
@@ -67,8 +73,12 @@ class Time:
         self.began = self.now()
 
     def end(self, images: float) -> None:
-        """Ends what was begun: it counts as the device's time for these images."""
-        self.shift += images * self.seconds_per_image - (self.now() - self.began)
+        """Ends what was begun, after the device's time for these images."""
+        rest = max(0.0, images * self.seconds_per_image - (self.now() - self.began))
+        if self.wall:
+            time.sleep(rest)
+        else:
+            self.shift += rest
 
 
 class Constant(torch.autograd.Function):
@@ -111,10 +121,18 @@ def draw(folder: Path, images: int, val_images: int) -> None:
         demo.draw(folder)
 
 
+def workers(cfg: Config) -> int | None:
+    """Returns the processes that load images: as many as train.py starts next to a GPU, or on a CPU its own choice."""
+    if not cfg.wall:
+        return 0
+    if not cfg.images_per_second:
+        return None
+    return threads.choose_workers(torch.device("cuda"), 1, cfg.batch_size, (cfg.image_size, cfg.image_size))
+
+
 def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
     """Trains, and returns the seconds of each part."""
-    now = time.perf_counter if cfg.wall else time.process_time
-    clock = Time(1 / cfg.images_per_second if cfg.images_per_second else 0.0, now)
+    clock = Time(1 / cfg.images_per_second if cfg.images_per_second else 0.0, cfg.wall)
     accounts: list[Clock] = []
 
     def account(*args) -> Clock:
@@ -141,7 +159,7 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
         **{
             "output": str(folder / "runs"),
             "device": "cpu",
-            "workers": 0,
+            "workers": workers(cfg),
             "learning_rate": 1e-4,
             "min_learning_rate": 1e-5,
         },
@@ -149,7 +167,8 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         stack.enter_context(mock.patch("train.Clock", account))
-        stack.enter_context(mock.patch.object(time, "monotonic", clock))  # of the curves, which are drawn once a minute
+        if not cfg.wall:  # the curves are drawn once a minute
+            stack.enter_context(mock.patch.object(time, "monotonic", clock))
         train.main(run, parts=parts)
     return accounts[0].seconds
 
@@ -165,7 +184,8 @@ def main(cfg: Config) -> None:
     row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
     row |= {"images/s": f"{cfg.images_per_second:g}"} | {part: f"{100 * seconds[part] / total:.1f}" for part in PARTS}
     row |= {"end": f"{100 * seconds['end'] / total:.1f}", "seconds": f"{total:.1f}", "start": f"{start:.1f}"}
-    add_row("whole_run", HEAD, row | {"note": cfg.note})
+    time_of = "wall time" if cfg.wall else "CPU time"
+    add_row("whole_run", HEAD, row | {"note": f"{time_of}, {workers(cfg)} workers; {cfg.note}"})
 
 
 if __name__ == "__main__":
