@@ -3,6 +3,8 @@
 from utils import start  # before PyTorch is imported
 
 # isort: split
+import gc
+import math
 import os
 import sys
 import time
@@ -17,6 +19,7 @@ import numpy as np
 import torch
 
 import nets
+from datasets.cache import fits_in_memory
 from datasets.dataset import DetectionDataset, try_augment
 from datasets.flips import default_flip
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
@@ -109,7 +112,7 @@ class Config(Constants):
     resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run
     evaluate_every: int = 1  # epochs between two evaluations on val
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
-    save_minutes: float = 10.0  # max minutes between saves of last.pt, which take 5 % of the time; 0: after each epoch
+    save_minutes: float = 10.0  # max minutes between saves of last.pt, which take 2 % of the time; 0: after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
     report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
 
@@ -284,6 +287,7 @@ def main(
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=how_to_continue)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
+    gc.freeze()  # a full collection would look at all modules and the model for 0.2 s, every few epochs
     clock.enter("steps")
 
     # ---- The loop.
@@ -321,6 +325,7 @@ def main(
             why = "another process was asked to stop"
             raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")
         clock.enter("end")
+        gc.unfreeze()
         report: list[str] = []
         if end_reason:  # the reason; None after a stop
             ranks.log(f"done: {end_reason}")
@@ -528,9 +533,13 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
 
 
 def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Loader[ValSampler]:
-    """Builds the loader of this process's shard of the validation images, in batches of up to 32 images."""
+    """Builds the loader of this process's shard of the validation images, in batches of up to 32 images.
+
+    They are loaded once if they fit into the memory.
+    """
     sampler = ValSampler(len(dataset), min(cfg.batch_size, 32), cfg.input_size, ranks.rank, ranks.world_size)
-    return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda")
+    keeps = fits_in_memory(3 * math.prod(cfg.input_size) * len(sampler.indices))
+    return build_loader(dataset, sampler, loader_workers(cfg, ranks), ranks.device.type == "cuda", keeps)
 
 
 def from_command_line(argv: list[str]) -> Config:

@@ -26,6 +26,7 @@ from utils.value_range import ValueRange
 KEPT = 600  # images in the memory of a process: more than the 513 from which a mosaic's partners are drawn
 UNUSED = 86_400.0  # seconds without use after which a file may be removed
 FRACTION = 0.25  # of the free memory, for all processes of a node together; the same again for the files
+BATCHES = 1 / 16  # of the free memory, in which the batches of the validation stay
 
 _HEAD = struct.Struct("<16siiQ")  # digest of the key and of the rest, height, width, sum of the pixels
 
@@ -151,6 +152,11 @@ def _processes() -> int:
     """Returns the number of processes of this node that read images for this run."""
     info = torch.utils.data.get_worker_info()
     return (info.num_workers if info else 1) * max(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), 1)
+
+
+def fits_in_memory(num_bytes: float) -> bool:
+    """Returns whether this process may keep so many bytes of validation batches."""
+    return num_bytes <= BATCHES * free_memory() / _processes()
 
 
 def free_memory() -> float:

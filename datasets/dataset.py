@@ -76,6 +76,10 @@ class Batch(NamedTuple):
         """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
         return self._each(Tensor.pin_memory)
 
+    def clone(self):
+        """Returns a copy."""
+        return self._each(Tensor.clone)
+
     def to(self, device: torch.device):
         """Returns the batch on `device`, except the ids."""
         pinned = device.type == "cuda"  # without page-locked memory, the source could be freed before it is copied

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
+from datasets.dataset import NO_IMAGE, Batch, DetectionDataset, Key, collate, epoch_order
 from utils.signals import end_at_once
 from utils.threads import has_shared_memory
 
@@ -127,11 +127,26 @@ class Loader(DataLoader, Generic[Sampler]):
 
     dataset: DetectionDataset
     batch_sampler: Sampler
+    keeps = False  # the batches in memory, after the first iteration
     _begun: Iterator | None = None
+    _kept: list[Batch] | None = None
 
     def __iter__(self):
+        if self._kept is not None:
+            return iter(self._kept)
         batches, self._begun = self._begun or self._start(), None
-        return _with_original_errors(batches)
+        batches = _with_original_errors(batches)
+        return self._keep(batches) if self.keeps else batches
+
+    def _keep(self, batches: Iterator) -> Iterator:
+        """Yields the batches, and keeps them for the next iterations."""
+        kept = []
+        for batch in batches:
+            if self.num_workers and not self.pin_memory:
+                batch = batch.clone()  # the memory of the workers is small
+            kept.append(batch)
+            yield batch
+        self._kept = kept
 
     def begin(self) -> None:
         """Begins the next iteration: the workers load its first batches while the program does something else."""
@@ -172,17 +187,22 @@ def _message_in_worker(error: Exception) -> str | None:
 
 
 def build_loader(
-    dataset: DetectionDataset, sampler: Sampler, workers: int, pin_memory: bool = False
+    dataset: DetectionDataset, sampler: Sampler, workers: int, pin_memory: bool = False, keeps: bool = False
 ) -> Loader[Sampler]:
-    """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process)."""
+    """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process).
+
+    `keeps`: all iterations have the same batches, which stay in memory after the first one.
+    """
     if workers and not has_shared_memory():
         raise ValueError(f"workers={workers}: they need shared memory, and /dev/shm cannot be written: write workers=0")
-    return Loader(
+    loader: Loader = Loader(
         dataset,
         batch_sampler=sampler,
         num_workers=workers,
         collate_fn=collate,
         pin_memory=pin_memory,
-        persistent_workers=workers > 0,
+        persistent_workers=workers > 0 and not keeps,
         worker_init_fn=init_worker,
     )
+    loader.keeps = keeps
+    return loader

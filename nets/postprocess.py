@@ -52,10 +52,12 @@ def select(
     if clip:
         original = clip_to_images(original, transforms)
     groups = torch.zeros_like(labels) if class_agnostic else labels
+    # Offsets separate the groups, as in torchvision's batched_nms. In float32 they would cost digits of the coordinates.
+    shifted, exact_scores = boxes.clamp(-FAR, FAR).double() + groups[..., None] * (2 * FAR), scores.double()
     detections = []
     for b, count in enumerate(counts):
-        kept = nms(boxes[b, :count], scores[b, :count], groups[b, :count], nms_iou, max_detections)
-        detections.append(Detections(original[b, kept], scores[b, kept], labels[b, kept]))
+        kept = nms(shifted[b, :count], exact_scores[b, :count], nms_iou, max_detections)
+        detections.append(Detections(original[b][kept], scores[b][kept], labels[b][kept]))
     return detections
 
 
@@ -76,10 +78,8 @@ def clip_to_images(boxes: Tensor, transforms: Tensor) -> Tensor:
     return boxes.clamp(min=0).minimum(transforms[:, None, :2].repeat(1, 1, 2))
 
 
-def nms(boxes: Tensor, scores: Tensor, groups: Tensor, nms_iou: float, max_detections: int) -> Tensor:
-    """Non-maximum suppression within each group of boxes `[K, 4]` of one image, highest score first -> indices of those kept.
-
-    `groups [K]`: the classes, or zeros for NMS across all of them.
+def nms(boxes: Tensor, scores: Tensor, nms_iou: float, max_detections: int) -> Tensor:
+    """Non-maximum suppression of boxes `[K, 4]` of one image, highest score first -> indices of those kept.
 
     The cost is quadratic: 15 ms for 3,000 boxes on one CPU core, 0.6 ms for 900. So only the best 3 * max_detections boxes are
     compared at first. The result is exact if enough of them are kept, since a box never depends on boxes with lower scores.
@@ -89,11 +89,9 @@ def nms(boxes: Tensor, scores: Tensor, groups: Tensor, nms_iou: float, max_detec
         return torch.arange(len(scores), device=scores.device)[:max_detections]
     from torchvision.ops import nms as torchvision_nms  # slow to import, and training starts without it
 
-    # Offsets separate the groups, as in torchvision's batched_nms. In float32 they would cost digits of the coordinates.
-    shifted = boxes.clamp(-FAR, FAR).double() + groups[:, None] * (2 * FAR)
     first = 3 * max_detections
-    kept = torchvision_nms(shifted[:first], scores[:first].double(), nms_iou)
+    kept = torchvision_nms(boxes[:first], scores[:first], nms_iou)
     while len(scores) > first and len(kept) < max_detections:
         first *= 4
-        kept = torchvision_nms(shifted[:first], scores[:first].double(), nms_iou)
+        kept = torchvision_nms(boxes[:first], scores[:first], nms_iou)
     return kept.sort().values[:max_detections]
