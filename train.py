@@ -331,7 +331,7 @@ def main(
             ranks.log(f"done: {end_reason}")
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks) if cfg.report else []
     if end_reason:
-        ranks.log(clock.text())
+        ranks.log(clock.text(course.epochs, cfg.evaluate_every))
         ranks.log(summary.next_steps(folder, cfg.output, state, report, unused_test_split(cfg, data)))
     ranks.stop()
     return Outcome(state.best, folder, state.rows)

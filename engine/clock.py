@@ -1,5 +1,6 @@
 """Where the time of a run goes: start, steps, waiting for images, evaluation, saving, log and end."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -55,10 +56,18 @@ class Clock:
         self.enter(self._part)
         return dict(self._seconds)
 
-    def text(self) -> str:
-        """Returns a line with the fraction of each part, the largest first; parts below half a percent are left out."""
+    def text(self, epochs: int, evaluate_every: int) -> str:
+        """Returns a line with the fraction of each part, the largest first; parts below half a percent are left out.
+
+        It has advice if evaluations, one after each `evaluate_every` of the `epochs`, take more than a quarter of the time.
+        """
         seconds = self.seconds
         total = sum(seconds.values())
         shown = {part: round(100 * value / total) for part, value in seconds.items()}
         parts = [f"{shown[part]} % {part}" for part in sorted(shown, key=lambda part: -seconds[part]) if shown[part]]
-        return f"time        {duration(total)}: {', '.join(parts)}"
+        text = f"time        {duration(total)}: {', '.join(parts)}"
+        evaluation = seconds.get("evaluation", 0.0)
+        rarer = math.ceil(9 * evaluate_every * evaluation / (total - evaluation))
+        if evaluation > total / 4 and rarer <= epochs:
+            text += f"; with evaluate_every={rarer} a tenth would be evaluation"
+        return text

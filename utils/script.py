@@ -1,5 +1,6 @@
 """Runs the entry scripts: errors that a user can fix end in one message."""
 
+import gc
 import io
 import os
 import shlex
@@ -38,6 +39,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     `stopped` is printed after Ctrl-C, unless a note of the error says how to continue; `memory_advice` names the constants that
     save memory. Of several processes only those that failed by themselves print their error, so that the cause stays visible.
     """
+    gc.freeze()  # later collections leave the imported modules out
+    gc.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # characters that the terminal does not have; a log file or a pipe gets each line at once

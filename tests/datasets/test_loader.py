@@ -215,6 +215,26 @@ def test_batches_from_workers_stay_valid_after_the_next_ones(painted):
         assert torch.equal(images, batch.images[1, :, ::3]) and torch.equal(boxes, batch.boxes)
 
 
+@pytest.mark.shared_memory
+@pytest.mark.parametrize("workers", [0, 1])
+def test_kept_batches_are_loaded_once_and_stay_equal(painted, monkeypatch, workers):
+    """Also if the first iteration ends early. The worker has ended after the first whole one."""
+    data, sampler, read = dataset_of(painted(5)), ValSampler(5, 2, SIZE), mp.Value("i", 0)
+    expected = list(build_loader(data, sampler, 0))
+
+    def counted(self, key, original=DetectionDataset.__getitem__):
+        read.value += 1
+        return original(self, key)
+
+    monkeypatch.setattr(DetectionDataset, "__getitem__", counted)
+    loader = build_loader(data, sampler, workers, keeps=True)
+    next(iter(loader))
+    assert_same_batches(list(loader), expected)
+    before = read.value
+    assert_same_batches([*loader, *loader], [*expected, *expected])
+    assert read.value == before and not mp.active_children()
+
+
 def test_an_epoch_resumes_at_any_batch(painted):
     data = dataset_of(painted(9))
     whole = batches_of(data)

@@ -1,6 +1,7 @@
 """engine/clock.py: the account of a run's time has no rest, and costs nothing to speak of."""
 
 import json
+import re
 import time
 
 import pytest
@@ -23,7 +24,22 @@ def test_every_second_belongs_to_one_part():
     for wait in clock.each("loading", [1, 2]):
         now += 10 * wait  # a step
     assert clock.seconds == {"imports": 2, "data": 3, "steps": 30, "evaluation": 4, "log": 1, "loading": 0}
-    assert clock.text().split(": ")[1] == "75 % steps, 10 % evaluation, 8 % data, 5 % imports, 2 % log"
+    assert clock.text(50, 1).split(": ")[1] == "75 % steps, 10 % evaluation, 8 % data, 5 % imports, 2 % log"
+
+
+@pytest.mark.parametrize(("epochs", "every", "evaluation"), [(50, 1, 20), (50, 1, 60), (50, 2, 60), (10, 2, 60)])
+def test_the_account_advises_rarer_evaluations_if_they_take_more_than_a_quarter(epochs, every, evaluation):
+    """Those that it advises take a tenth of the time, and the run has enough epochs for them."""
+    now = 0.0
+    clock = Clock(now=lambda: now)
+    for part, seconds in {"steps": 100 - evaluation, "evaluation": evaluation}.items():
+        clock.enter(part)
+        now += seconds
+    advised = re.search(r"evaluate_every=(\d+)", clock.text(epochs, every))
+    assert (advised is not None) == (evaluation > 25 and epochs > 10)
+    if advised:
+        rarer = evaluation * every / int(advised[1])
+        assert 0.09 < rarer / (rarer + 100 - evaluation) <= 0.1
 
 
 def test_a_run_accounts_for_its_whole_time(demo_images, tmp_path):
