@@ -67,7 +67,8 @@ class Clock:
         parts = [f"{shown[part]} % {part}" for part in sorted(shown, key=lambda part: -seconds[part]) if shown[part]]
         text = f"time        {duration(total)}: {', '.join(parts)}"
         evaluation = seconds.get("evaluation", 0.0)
-        rarer = math.ceil(9 * evaluate_every * evaluation / (total - evaluation))
-        if evaluation > total / 4 and rarer <= epochs:
-            text += f"; with evaluate_every={rarer} a tenth would be evaluation"
+        if total / 4 < evaluation < total:
+            rarer = math.ceil(9 * evaluate_every * evaluation / (total - evaluation))
+            if rarer <= epochs:
+                text += f"; with evaluate_every={rarer} a tenth would be evaluation"
         return text
