@@ -49,7 +49,9 @@ class Config:
     epochs: int = 100
     batch_size: int = 30
     image_size: int = 64
-    wall: bool = False  # wall time, for a computer that does nothing else
+    device: str = "cpu"  # of the real network
+    workers: int = 0
+    wall: bool = False  # wall time, for a computer that does nothing else, or with a GPU
     note: str = ""  # of the row
 
 
@@ -140,8 +142,8 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
         **{"model": cfg.model, "image_size": (cfg.image_size,) * 2, "epochs": cfg.epochs, "batch_size": cfg.batch_size},
         **{
             "output": str(folder / "runs"),
-            "device": "cpu",
-            "workers": 0,
+            "device": cfg.device,
+            "workers": cfg.workers,
             "learning_rate": 1e-4,
             "min_learning_rate": 1e-5,
         },
@@ -154,18 +156,23 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
     return accounts[0].seconds
 
 
+def cells(cfg: Config, seconds: dict[str, float]) -> dict[str, str]:
+    """Returns the cells of a row: what ran, percent of each part after the start, and seconds."""
+    start = sum(seconds[part] for part in START)
+    total = sum(seconds.values()) - start
+    row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
+    row |= {"images/s": f"{cfg.images_per_second:g}"}
+    row |= {part: f"{100 * seconds[part] / total:.1f}" for part in (*PARTS, "end")}
+    return row | {"seconds": f"{total:.1f}", "start": f"{start:.1f}"}
+
+
 def main(cfg: Config) -> None:
     """Adds the row."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         draw(Path(place) / "data", cfg.images, cfg.val_images)
         seconds = seconds_of_run(cfg, Path(place))
-    start = sum(seconds.pop(part) for part in START)
-    total = sum(seconds.values())
-    row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
-    row |= {"images/s": f"{cfg.images_per_second:g}"} | {part: f"{100 * seconds[part] / total:.1f}" for part in PARTS}
-    row |= {"end": f"{100 * seconds['end'] / total:.1f}", "seconds": f"{total:.1f}", "start": f"{start:.1f}"}
-    add_row("whole_run", HEAD, row | {"note": cfg.note})
+    add_row("whole_run", HEAD, cells(cfg, seconds) | {"note": cfg.note})
 
 
 if __name__ == "__main__":
