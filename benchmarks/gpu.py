@@ -50,7 +50,7 @@ PARTS = {  # the most valuable first
     "ranks": Part(
         gpu_runs.ranks, 75, "One process, and two that share the GPU: the losses of an epoch without learning"
     ),
-    "exported": Part(gpu_runs.exported, 60, "An exported file in ONNX Runtime on the GPU, also through TensorRT"),
+    "exported": Part(gpu_runs.exported, 90, "An exported file in ONNX Runtime on the GPU, also through TensorRT"),
 }
 NO_GPU = (
     "benchmarks.gpu needs a GPU, and torch finds none: run it on a computer with one; nothing was measured or written"

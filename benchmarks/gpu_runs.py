@@ -35,7 +35,7 @@ WHOLE_RUN_IMAGES = (300, 64)  # training, validation
 RUNS = (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0))  # model, mosaic
 RUN_IMAGES = (640, 40)
 DEMO_IMAGES = (160, 40)
-EXPORTED_EPOCHS = 30  # of yolox_nano on the demo images, from scratch: enough for an mAP to compare
+EXPORTED = {**train.DEMO, "evaluate_every": 32}  # on the demo images, from scratch: enough for an mAP to compare
 PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")  # of onnxruntime-gpu
 CALLS = 50  # of an exported file, whose median is its time
 
@@ -150,7 +150,7 @@ def exported(cfg, end: float) -> Iterator[dict]:
             yield {"runtime": name, "error": reason}
     if not usable:
         return
-    with run_constants(cfg, epochs=EXPORTED_EPOCHS, evaluate_every=EXPORTED_EPOCHS) as constants:
+    with run_constants(replace(cfg, data=""), **EXPORTED) as constants:
         checkpoint = train.main(constants).folder / "best.pt"
         file, loaded = export.main(export.Config(checkpoint=str(checkpoint))), load(checkpoint)
         loader = val_loader(constants.val, loaded)

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from simulated_gpu import simulated_gpu
-from small import TINY_WEIGHTS
+from small import TINY_WEIGHTS, config
 from toys import detector
 
 import nets
@@ -56,8 +56,6 @@ def small_gpu(demo_images, tmp_path, monkeypatch) -> gpu.Config:
     monkeypatch.setattr(gpu_runs, "WHOLE_RUNS", (("tiny_n", 2),))
     monkeypatch.setattr(gpu_runs, "WHOLE_RUN_IMAGES", (4, 2))
     monkeypatch.setattr(gpu_runs, "RUNS", (("tiny_n", 0.5),))
-    monkeypatch.setattr(gpu_runs, "EXPORTED_EPOCHS", 1)
-    monkeypatch.setattr(gpu_runs, "PROVIDERS", ("CPUExecutionProvider", "no provider"))
     for name, part in gpu.PARTS.items():
         monkeypatch.setitem(gpu.PARTS, name, part._replace(seconds=600))  # this computer may be busy
     data = {"data": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt")}
@@ -78,14 +76,23 @@ def test_the_benchmark_of_a_gpu_measures_on_a_simulated_one(small_gpu, monkeypat
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_a_gpu_trains_in_two_processes_and_runs_an_exported_file(small_gpu):
+def test_the_benchmark_of_a_gpu_trains_in_two_processes(small_gpu):
     one, two = gpu.rows(small_gpu, "ranks")
     assert (one["processes"], one["backend"], two["processes"], two["backend"]) == (1, "", 2, "gloo"), (one, two)
     for loss in ("loss", "val loss"):
         assert float(two[loss]) == pytest.approx(float(one[loss]), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_gpu_runs_an_exported_file(small_gpu, demo_images, tmp_path, monkeypatch):
+    small = vars(config(demo_images, tmp_path / "runs", weights=str(TINY_WEIGHTS), freeze_epochs=0))
+    monkeypatch.setattr(gpu_runs, "EXPORTED", small)
+    monkeypatch.setattr(gpu_runs, "DEMO_IMAGES", (2, 1))
+    monkeypatch.setattr(gpu_runs, "PROVIDERS", ("CPUExecutionProvider", "no provider"))
     missing, torch_row, file_row = gpu.rows(small_gpu, "exported")
     assert "no provider" in missing["runtime"] and "error" in missing
-    assert file_row["mAP"] == pytest.approx(torch_row["mAP"], abs=0.01) and file_row["ms per image"] > 0
+    assert file_row["mAP"] == pytest.approx(torch_row["mAP"], abs=0.01) and torch_row["mAP"] > 0.05
+    assert file_row["ms per image"] > 0
 
 
 def test_the_benchmark_of_a_gpu_continues_where_it_stopped_and_keeps_to_its_minutes(tmp_path, monkeypatch, capsys):
