@@ -30,7 +30,7 @@ from deploy.standalone.detector import Detector
 from utils.config import show
 from utils.images import read_image
 
-WHOLE_RUNS = (("yolox_nano", 50), ("yolov9_s", 30))  # model, epochs
+WHOLE_RUNS = (("yolox_nano", 30), ("yolov9_s", 20))  # model, epochs
 WHOLE_RUN_IMAGES = (300, 64)  # training, validation
 RUNS = (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0))  # model, mosaic
 RUN_IMAGES = (640, 40)
