@@ -1,12 +1,14 @@
-"""Measures everything that needs a GPU, in at most twelve minutes: python -m benchmarks.gpu
+"""Measures everything that needs a GPU: python -m benchmarks.gpu
 
-    python -m benchmarks.gpu                           all parts, in the order of PARTS
-    python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
+    python -m benchmarks.gpu                           all parts that have no rows yet, in the order of PARTS
+    python -m benchmarks.gpu minutes=9                 no part that could take longer than these minutes
+    python -m benchmarks.gpu parts=speed,memory        only these, also if they have rows; the page keeps the others
     python -m benchmarks.gpu peers=PYTHON              also Ultralytics and LibreYOLO, in the environment of this Python
 
 Each part is a separate process with a time budget. What fails or takes too long becomes a row with its error, the rows
 measured before it stay, and the next part begins. After each part its rows replace its old ones in results/gpu.json, and the
-page results/gpu.md is written again. benchmarks/gpu_parts.py holds the parts.
+page results/gpu.md is written again. So the same command continues after it was stopped: a part with rows of the same code
+on the same GPU with the same constants is not repeated. gpu_parts.py and gpu_runs.py hold the parts.
 """
 
 import json
@@ -15,22 +17,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from benchmarks import gpu_parts
+from benchmarks import gpu_parts, gpu_runs
 from benchmarks.table import RESULTS, machine
+from engine.environment import code_digest
 from utils.config import override, show
 
 ROOT = Path(__file__).parents[1]
-PARTS = {  # name: seconds at most, title of its table
-    "tests": (240, "The tests that need a GPU"),
-    "speed": (105, "Training steps: random images and boxes, without data loading"),
-    "memory": (80, "GPU memory of a step: the probe compared with the peak"),
-    "runs": (180, "Whole runs with their loaders: the second epoch"),
+
+
+class Part(NamedTuple):
+    """A part of the measurement, in a process of its own."""
+
+    measure: Callable  # yields its rows
+    seconds: int  # at most
+    title: str  # of its table
+
+
+PARTS = {  # the most valuable first
+    "tests": Part(gpu_parts.tests, 240, "The tests that need a GPU: those that failed last time, then the others"),
+    "whole_run": Part(gpu_runs.account, 120, "Where the time of a whole run goes: percent after its start"),
+    "runs": Part(gpu_runs.runs, 180, "Whole runs with their loaders: the second epoch"),
+    "speed": Part(gpu_parts.speed, 105, "Training steps: random images and boxes, without data loading"),
+    "memory": Part(gpu_parts.memory, 80, "GPU memory of a step: the probe compared with the peak"),
+    "ranks": Part(
+        gpu_runs.ranks, 75, "One process, and two that share the GPU: the losses of an epoch without learning"
+    ),
+    "exported": Part(gpu_runs.exported, 90, "An exported file in ONNX Runtime on the GPU, also through TensorRT"),
 }
 NO_GPU = (
     "benchmarks.gpu needs a GPU, and torch finds none: run it on a computer with one; nothing was measured or written"
@@ -39,7 +59,8 @@ NO_GPU = (
 
 @dataclass(frozen=True)
 class Config:
-    parts: tuple[str, ...] = tuple(PARTS)
+    parts: tuple[str, ...] = ()  # measured also if they have rows; none: all that have no rows of this code and GPU
+    minutes: float = 15.0  # a part that could end later is not begun
     models: tuple[str, ...] = ("yolox_nano", "yolox_s", "yolov9_s", "yolov9_c")
     amps: tuple[str, ...] = ("none", "fp16", "bf16")
     size: int = 640
@@ -56,7 +77,7 @@ class Config:
 def rows(cfg: Config, part: str) -> Iterator[dict]:
     """Yields the rows of a part. An error ends the part with a row that holds it."""
     try:
-        yield from getattr(gpu_parts, part)(cfg, time.monotonic() + PARTS[part][0])
+        yield from PARTS[part].measure(cfg, time.monotonic() + PARTS[part].seconds)
     except Exception as error:
         yield {"error": gpu_parts.one_line(error)}
 
@@ -67,16 +88,16 @@ def run_part(cfg: Config, part: str) -> list[dict]:
     command = [sys.executable, "-m", "benchmarks.gpu", *(w for w in words if not w.endswith("=")), f"child={part}"]
     log = Path(cfg.results).with_suffix(f".{part}.jsonl")
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.PIPE, text=True, process_group=0)
         try:
-            _, errors = process.communicate(timeout=PARTS[part][0])
+            _, errors = process.communicate(timeout=PARTS[part].seconds)
             problem = errors.strip().splitlines()[-1:] if process.returncode else []
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
-            process.communicate()
-            problem = [f"the time limit of {PARTS[part][0]} s ended"]
+            problem = [f"the time limit of {PARTS[part].seconds} s ended"]
+        finally:
+            with suppress(ProcessLookupError):  # it has ended, and left no process
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     found = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     log.unlink()
     return found + [{"error": text} for text in problem]
@@ -97,7 +118,7 @@ def page(results: dict[str, dict]) -> str:
         "`python -m benchmarks.gpu` writes this page from gpu.json. Each part has its own date. "
         "Steps use random images and boxes.",
     ]
-    for part, (_, title) in PARTS.items():
+    for part, (_, _, title) in PARTS.items():
         if part in results:
             result = results[part]
             measured = [row for row in result["rows"] if row.keys() != {"error"}]
@@ -108,19 +129,38 @@ def page(results: dict[str, dict]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def conditions(cfg: Config) -> dict[str, str]:
+    """Returns what the rows of a part depend on: the code that trains, the machine and the constants."""
+    constants = f"{cfg.size} pixels, batch {cfg.batch_size}, {Path(cfg.data).name or 'demo images'}"
+    return {"code": code_digest(ROOT), "machine": machine(), "constants": constants}
+
+
+def measured(cfg: Config) -> dict[str, dict]:
+    """Returns the results of all parts so far."""
+    file = Path(cfg.results)
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def to_measure(cfg: Config) -> list[str]:
+    """Returns the parts that are named, or else those that have no rows under the same conditions."""
+    if cfg.parts:
+        return list(cfg.parts)
+    now, results = conditions(cfg), measured(cfg)
+    return [part for part in PARTS if not now.items() <= results.get(part, {}).items()]
+
+
 def save(cfg: Config, part: str, found: list[dict], seconds: float) -> None:
     """Replaces the rows of a part in the file of results, and writes the page next to it."""
-    file = Path(cfg.results)
-    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    constants = f"{cfg.size} pixels, batch {cfg.batch_size}, {Path(cfg.data).name or 'demo images'}"
-    where = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "seconds": round(seconds), "constants": constants}
-    results[part] = {**where, "rows": found or [{"error": "no rows"}]}
+    file, results = Path(cfg.results), measured(cfg)
+    about = {"date": time.strftime("%Y-%m-%d"), "seconds": round(seconds), **conditions(cfg)}
+    results[part] = {**about, "rows": found or [{"error": "no rows"}]}
     file.write_text(json.dumps(results, indent=1), encoding="utf-8")
     file.with_suffix(".md").write_text(page(results), encoding="utf-8")
 
 
 def main(cfg: Config) -> None:
     """Measures the parts, one after another; in a child process one part, with its rows on stdout."""
+    end = time.monotonic() + 60 * cfg.minutes
     if not torch.cuda.is_available():
         raise SystemExit(NO_GPU)
     if unknown := [part for part in (*cfg.parts, cfg.child) if part and part not in PARTS]:
@@ -130,12 +170,16 @@ def main(cfg: Config) -> None:
         for row in rows(cfg, cfg.child):
             print(json.dumps(row), file=out, flush=True)
         return
-    for part in cfg.parts:
+    for part in to_measure(cfg):
         begin = time.monotonic()
+        if begin + PARTS[part].seconds > end:
+            print(f"{part}: not begun, it may take {PARTS[part].seconds} s: the same command continues", flush=True)
+            continue
         found = run_part(cfg, part)
         save(cfg, part, found, time.monotonic() - begin)
-        print(f"{part}: {len(found)} rows, {time.monotonic() - begin:.0f} s", flush=True)
-    print(Path(cfg.results).with_suffix(".md").read_text(encoding="utf-8"))
+        failed = sum("error" in row for row in found)
+        print(f"{part}: {len(found)} rows, {failed} with an error, {time.monotonic() - begin:.0f} s", flush=True)
+    print(page(measured(cfg)))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,22 @@
-"""The parts of benchmarks.gpu. Each yields rows (column -> cell) and ends before `end`, a value of time.monotonic()."""
+"""Parts of benchmarks.gpu that test and take steps, and what all parts use.
 
-import csv
+A part yields rows (column -> cell) and ends before `end`, a value of time.monotonic().
+"""
+
 import gc
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import nets
-import train
 from benchmarks import step
-from benchmarks.peer_task import write_task
-from datasets import demo
-from datasets.formats.options import read_options
 from datasets.loader import TrainSampler
-from datasets.sources import read_train_and_val
 from engine.memory import StepProbe
 from engine.network import accelerate
 from engine.optimizer import Updater
@@ -109,8 +103,20 @@ def steps(cfg, model: str, amp: str) -> dict:
 
 
 def tests(cfg, end: float) -> Iterator[dict]:
-    """Runs the tests that need a GPU: one row with their summary, and one per failure."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n4", "--dist=load", "-q", "-p", "no:cacheprovider"]
+    """Runs the tests that need a GPU, first those that failed last time: rows with their summaries, and one per failure."""
+    file = Path(cfg.results)
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    lines = [row.get("result", "") for row in results.get("tests", {"rows": []})["rows"]]
+    failed = [line.split()[1] for line in lines if line.startswith("FAILED")]
+    if failed:
+        yield from pytest_rows(failed, end)
+    yield from pytest_rows([f"--deselect={name}" for name in failed], end)
+
+
+def pytest_rows(words: list[str], end: float) -> Iterator[dict]:
+    """Runs tests in four processes. Yields the row of their summary, and one per failure."""
+    options = ["-m", "gpu", "-n4", "--dist=load", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *words]
     limit = end - MARGIN - time.monotonic()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
     lines = done.stdout.strip().splitlines()
@@ -123,41 +129,6 @@ def speed(cfg, end: float) -> Iterator[dict]:
     for model in cfg.models:
         for amp in cfg.amps:
             yield attempt({"model": model, "amp": amp}, lambda m=model, a=amp: steps(cfg, m, a), end)
-
-
-@contextmanager
-def run_constants(cfg, **changes) -> Iterator[train.Config]:
-    """Yields the constants of a short run from scratch, whose files are deleted afterwards."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if not cfg.data:
-            demo.draw(folder / "demo")
-        data = {"train": cfg.data, "val": cfg.val} if cfg.data else {}
-        data = data or {part: f"{folder}/demo/{part}.txt" for part in ("train", "val")}
-        sizes = {"image_size": (cfg.size, cfg.size), "batch_size": cfg.batch_size, "freeze_batch_size": cfg.batch_size}
-        short = {
-            "epochs": 2,
-            "freeze_epochs": 0,
-            "no_aug_epochs": 0,
-            "evaluate_every": 2,
-            "weights": None,
-            "report": False,
-        }
-        yield train.Config(**{**data, **sizes, **short, "workers": cfg.workers, "output": f"{folder}/runs", **changes})
-
-
-def run_speed(constants: train.Config) -> dict:
-    """Trains two epochs, and returns the speed that log.csv has for the second."""
-    torch.cuda.reset_peak_memory_stats()
-    train.main(constants)
-    (log,) = Path(constants.output).glob("*/log.csv")
-    with open(log, encoding="utf-8") as file:
-        first, last = csv.DictReader(file)
-    peak = {"peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
-    return {
-        "images/s": round(float(last["images_per_second"])),
-        "first epoch s": round(float(first["seconds"]), 1),
-    } | peak
 
 
 def memory(cfg, end: float) -> Iterator[dict]:
@@ -183,27 +154,3 @@ def memory_of(cfg, name: str, amp: str) -> dict:
         "peak GiB": round(peak / 2**30, 2),
         "probe / peak": round(probed / peak, 3),
     }
-
-
-def runs(cfg, end: float) -> Iterator[dict]:
-    """Measures the second epoch of trainings from scratch, with the loader, of this trainer and of others."""
-    with run_constants(cfg) as constants:
-        for model, mosaic in (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0)):
-            row = {"trainer": "this one", "model": model, "mosaic": mosaic}
-            changed = replace(constants, model=model, mosaic=mosaic, output=f"{constants.output}/{model}_{mosaic}")
-            yield attempt(row, lambda c=changed: run_speed(c), end)
-        for name in ("ultralytics", "libreyolo"):
-            if not cfg.peers:
-                yield {"trainer": name, "error": "left out: peers=PYTHON of an environment with it is not given"}
-                continue
-            yield attempt({"trainer": name, "mosaic": 1.0}, lambda n=name: peer_epochs(cfg, constants, n, end), end)
-
-
-def peer_epochs(cfg, constants: train.Config, peer: str, end: float) -> dict:
-    """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
-    data = read_train_and_val(constants.train, constants.val, read_options(), lambda *_: None)
-    made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0}
-    with tempfile.TemporaryDirectory() as name:
-        write_task(Path(name), peer, *data, made)
-        words = ["epochs", f"{name}/task.json", str(cfg.batch_size), str(cfg.workers)]
-        return json.loads(run([cfg.peers, str(ROOT / "benchmarks" / "peers.py"), *words], end).splitlines()[-1])

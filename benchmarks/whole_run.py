@@ -54,6 +54,8 @@ class Config:
     epochs: int = 100
     batch_size: int = 30
     image_size: int = 64
+    device: str = "cpu"  # of the real network
+    workers: int | None = None  # none: as many as train.py starts, next to a GPU if a device is simulated
     wall: bool = True  # wall time, with workers; false: CPU time of one process
     note: str = ""  # of the row
 
@@ -122,11 +124,11 @@ def draw(folder: Path, images: int, val_images: int) -> None:
 
 
 def workers(cfg: Config) -> int | None:
-    """Returns the processes that load images: as many as train.py starts next to a GPU, or on a CPU its own choice."""
+    """Returns the processes that load images, none if train.py chooses them."""
     if not cfg.wall:
         return 0
-    if not cfg.images_per_second:
-        return None
+    if cfg.workers is not None or not cfg.images_per_second:
+        return cfg.workers
     return threads.choose_workers(torch.device("cuda"), 1, cfg.batch_size, (cfg.image_size, cfg.image_size))
 
 
@@ -158,7 +160,7 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
         **{"model": cfg.model, "image_size": (cfg.image_size,) * 2, "epochs": cfg.epochs, "batch_size": cfg.batch_size},
         **{
             "output": str(folder / "runs"),
-            "device": "cpu",
+            "device": cfg.device,
             "workers": workers(cfg),
             "learning_rate": 1e-4,
             "min_learning_rate": 1e-5,
@@ -173,19 +175,24 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
     return accounts[0].seconds
 
 
+def cells(cfg: Config, seconds: dict[str, float]) -> dict[str, str]:
+    """Returns the cells of a row: what ran, percent of each part after the start, and seconds."""
+    start = sum(seconds[part] for part in START)
+    total = sum(seconds.values()) - start
+    row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
+    row |= {"images/s": f"{cfg.images_per_second:g}"}
+    row |= {part: f"{100 * seconds[part] / total:.1f}" for part in (*PARTS, "end")}
+    return row | {"seconds": f"{total:.1f}", "start": f"{start:.1f}"}
+
+
 def main(cfg: Config) -> None:
     """Adds the row."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         draw(Path(place) / "data", cfg.images, cfg.val_images)
         seconds = seconds_of_run(cfg, Path(place))
-    start = sum(seconds.pop(part) for part in START)
-    total = sum(seconds.values())
-    row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
-    row |= {"images/s": f"{cfg.images_per_second:g}"} | {part: f"{100 * seconds[part] / total:.1f}" for part in PARTS}
-    row |= {"end": f"{100 * seconds['end'] / total:.1f}", "seconds": f"{total:.1f}", "start": f"{start:.1f}"}
     time_of = "wall time" if cfg.wall else "CPU time"
-    add_row("whole_run", HEAD, row | {"note": f"{time_of}, {workers(cfg)} workers; {cfg.note}"})
+    add_row("whole_run", HEAD, cells(cfg, seconds) | {"note": f"{time_of}, {workers(cfg)} workers; {cfg.note}"})
 
 
 if __name__ == "__main__":

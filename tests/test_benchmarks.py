@@ -3,7 +3,7 @@
 import re
 import runpy
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 from statistics import mean
@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 import torch
 from simulated_gpu import simulated_gpu
-from small import TINY_WEIGHTS
+from small import TINY_WEIGHTS, config
 from toys import detector
 
 import nets
-from benchmarks import gpu, incomplete, small_data
+from benchmarks import gpu, gpu_runs, incomplete, small_data
 from benchmarks.table import RESULTS, append_row, read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -50,15 +50,93 @@ def test_the_commands_of_the_pages_exist():
     assert commands
 
 
+@pytest.fixture
+def small_gpu(demo_images, tmp_path, monkeypatch) -> gpu.Config:
+    """The constants of benchmarks.gpu, so small that a CPU measures each part in seconds."""
+    monkeypatch.setattr(gpu_runs, "WHOLE_RUNS", (("tiny_n", 2),))
+    monkeypatch.setattr(gpu_runs, "WHOLE_RUN_IMAGES", (4, 2))
+    monkeypatch.setattr(gpu_runs, "RUNS", (("tiny_n", 0.5),))
+    for name, part in gpu.PARTS.items():
+        monkeypatch.setitem(gpu.PARTS, name, part._replace(seconds=600))  # this computer may be busy
+    data = {"data": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt")}
+    small = {"models": ("yolox_nano",), "amps": ("fp16",), "size": 64, "batch_size": 2, "seconds": 0.0, "workers": 0}
+    return gpu.Config(**small, **data, results=str(tmp_path / "gpu.json"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["speed", "memory"])
-def test_the_benchmark_of_a_gpu_measures_on_a_simulated_one(demo_images, tmp_path, monkeypatch, part):
-    small = {"models": ("yolox_nano",), "amps": ("fp16",), "size": 64, "batch_size": 2}
-    files = {"data": str(demo_images / "train.txt"), "results": str(tmp_path / "gpu.json")}
-    monkeypatch.setattr(nets, "build", lambda name, num_classes, *_: detector(num_classes=num_classes))
+@pytest.mark.parametrize("part", ["speed", "memory", "whole_run", "runs"])
+def test_the_benchmark_of_a_gpu_measures_on_a_simulated_one(small_gpu, monkeypatch, part):
+    if part in ("speed", "memory"):
+        monkeypatch.setattr(nets, "build", lambda name, num_classes, *_: detector(num_classes=num_classes))
     with simulated_gpu(), patch.object(torch.cuda, "set_sync_debug_mode", lambda _: None):
-        rows = list(gpu.rows(gpu.Config(**small, **files, seconds=0.0, workers=0), part))
-    assert rows and not any("error" in row for row in rows), rows
+        rows = list(gpu.rows(small_gpu, part))
+    own = [row for row in rows if row.get("trainer") not in ("ultralytics", "libreyolo")]
+    assert own and not any("error" in row for row in own), rows
+    assert all("peers=" in row["error"] for row in rows if row not in own)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_gpu_trains_in_two_processes(small_gpu):
+    one, two = gpu.rows(small_gpu, "ranks")
+    assert (one["processes"], one["backend"], two["processes"], two["backend"]) == (1, "", 2, "gloo"), (one, two)
+    for loss in ("loss", "val loss"):
+        assert float(two[loss]) == pytest.approx(float(one[loss]), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_gpu_runs_an_exported_file(small_gpu, demo_images, tmp_path, monkeypatch):
+    small = vars(config(demo_images, tmp_path / "runs", weights=str(TINY_WEIGHTS), freeze_epochs=0))
+    monkeypatch.setattr(gpu_runs, "EXPORTED", small)
+    monkeypatch.setattr(gpu_runs, "DEMO_IMAGES", (2, 1))
+    monkeypatch.setattr(gpu_runs, "PROVIDERS", ("CPUExecutionProvider", "no provider"))
+    missing, torch_row, file_row = gpu.rows(small_gpu, "exported")
+    assert "no provider" in missing["runtime"] and "error" in missing
+    assert file_row["mAP"] == pytest.approx(torch_row["mAP"], abs=0.01) and torch_row["mAP"] > 0.05
+    assert file_row["ms per image"] > 0
+
+
+def test_the_benchmark_of_a_gpu_continues_where_it_stopped_and_keeps_to_its_minutes(tmp_path, monkeypatch, capsys):
+    begun = []
+
+    def run_part(cfg, part):
+        begun.append(part)
+        if part == "runs" and begun.count(part) == 1:
+            raise KeyboardInterrupt
+        return [{"result": 1}]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "machine", lambda: "one GPU")
+    monkeypatch.setattr(gpu, "run_part", run_part)
+    cfg, names = gpu.Config(results=str(tmp_path / "gpu.json")), list(gpu.PARTS)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(cfg)
+    gpu.main(cfg)
+    assert begun == [*names[:3], *names[2:]]  # the third part was interrupted
+    gpu.main(cfg)
+    gpu.main(replace(cfg, parts=("speed",)))
+    assert begun[len(names) + 1 :] == ["speed"]
+    monkeypatch.setattr(gpu, "machine", lambda: "another GPU")
+    begun.clear()
+    gpu.main(replace(cfg, minutes=1.5))
+    assert begun == [name for name in names if gpu.PARTS[name].seconds < 90]
+    assert "tests: not begun" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_or_hangs_becomes_a_row(tmp_path, monkeypatch):
+    def breaks(cfg, end):
+        yield {"model": "a", "images/s": 5}
+        raise RuntimeError("no kernel\nfor this GPU")
+
+    cfg = gpu.Config(results=str(tmp_path / "gpu.json"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu.run_part(cfg, "speed") == [{"error": gpu.NO_GPU}]
+    monkeypatch.setitem(gpu.PARTS, "speed", gpu.Part(breaks, 0.01, "Steps"))
+    assert gpu.run_part(cfg, "speed") == [{"error": "the time limit of 0.01 s ended"}]
+    rows = list(gpu.rows(cfg, "speed"))
+    assert rows == [{"model": "a", "images/s": 5}, {"error": "RuntimeError: no kernel"}]
+    gpu.save(cfg, "speed", rows, 1.0)
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "| a | 5 |" in page and "no kernel" in page
 
 
 @pytest.mark.slow
