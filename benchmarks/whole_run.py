@@ -35,7 +35,7 @@ from datasets import demo
 from engine.clock import Clock
 from engine.optimizer import Updater
 from utils import threads
-from utils.config import override
+from utils.config import override, show
 
 HEAD = """# Where the time of a whole run goes
 
@@ -192,7 +192,7 @@ def main(cfg: Config) -> None:
         draw(Path(place) / "data", cfg.images, cfg.val_images)
         seconds = seconds_of_run(cfg, Path(place))
     time_of = "wall time" if cfg.wall else "CPU time"
-    add_row("whole_run", HEAD, cells(cfg, seconds) | {"note": f"{time_of}, {workers(cfg)} workers; {cfg.note}"})
+    add_row("whole_run", HEAD, cells(cfg, seconds) | {"note": f"{time_of}, workers={show(workers(cfg))}; {cfg.note}"})
 
 
 if __name__ == "__main__":
