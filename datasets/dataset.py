@@ -132,7 +132,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))
         keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
-        ignore = move_regions(regions_of(self.annotations.ignore_regions_of(index)), np.eye(2, 3) / (reduction or 1))
+        ignore = regions_of(self.annotations.ignore_regions_of(index) / (reduction or 1))
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64), ignore)
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
@@ -298,9 +298,7 @@ def collate(items: list[Item]) -> Batch:
     most = max([1, *(len(item.labels) for item in items)])
     boxes, labels = torch.zeros(len(items), most, 4), torch.full((len(items), most), -1)
     max_regions = max([0, *(len(item.ignore) for item in items)])
-    ignore = torch.full(
-        (len(items), max_regions, 2, 3), -1.0
-    )  # as centers of anchor points are positive, none is in it
+    ignore = torch.full((len(items), max_regions, 2, 3), -1.0)  # a region of -1 is left of and above each image
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)

@@ -76,7 +76,7 @@ class Annotations:
     is_coco: bool = False  # ids and areas come from a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
     annotated: np.ndarray | None = None  # [N, C] packed by `np.packbits`: annotated classes of each image; None: all
-    is_ignored: np.ndarray | None = None  # bool [K] crowd regions that are ignore regions of their class; None: none
+    is_ignored: np.ndarray | None = None  # bool [K] crowd regions that are ignore regions; None: none
 
     def __len__(self) -> int:
         return len(self.image_ids)
