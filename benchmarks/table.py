@@ -17,10 +17,16 @@ RESULTS = Path(__file__).parent / "results"
 
 def machine() -> str:
     """The hardware and the versions of a measurement."""
-    device = (
-        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores {platform.machine()}"
-    )
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores {cpu_name()}"
     return f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def cpu_name() -> str:
+    """The model of the CPU and its architecture, which alone is known where there is no /proc/cpuinfo."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    return " ".join([*sorted(names), platform.machine()])
 
 
 def add_row(name: str, head: str, row: dict[str, str]) -> None:

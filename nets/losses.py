@@ -20,7 +20,7 @@ from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, e
 from utils.boxes import ciou, giou, iou
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
-YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the released training code
+YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the code of MultimediaTechLab (MIT)
 Normalizer = Callable[[Tensor], Tensor]  # local count -> divisor of the loss
 PPYOLOE_WEIGHTS = {"box": 2.5, "class": 1.0, "dfl": 0.5}  # as in the released training code, also of PicoDet
 VARIFOCAL_ALPHA = 0.75  # weight of the scores of other classes (VarifocalNet, Zhang et al. 2021, section 3.3)

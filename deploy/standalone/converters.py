@@ -16,6 +16,7 @@ import torch
 
 def openvino(program, images, target, about):
     """Writes the folder of an OpenVINO model; half stores the weights in 16 bits."""
+    sys.modules["openvino_telemetry"] = None  # it sends usage data; OpenVINO works without it
     import openvino as ov
 
     model = ov.convert_model(program)

@@ -354,6 +354,8 @@ def open_file(path, threads, providers):
     if kind == ".mlpackage" and sys.platform != "darwin":
         raise ValueError(f"{path} runs on a Mac only: export another format")
     opener, module, package = RUNTIMES[kind]
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime and OpenVINO send usage data by default
+    sys.modules.setdefault("openvino_telemetry", None)  # OpenVINO works without this package
     try:
         runtime = importlib.import_module(module)
         if runtime.__file__ is None:

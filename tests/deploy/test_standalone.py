@@ -1,5 +1,10 @@
 """detector.py decodes raw outputs as the families do, and its NMS is that of the product, to the bit."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +15,13 @@ from lively import lively
 import nets
 from deploy.agreement import class_scores
 from deploy.onnx_graph import RawGraph
-from deploy.standalone import detector
+from deploy.standalone import converters, detector
 from nets.extended import extended
 from nets.families import build_plain
 from nets.picodet import joint_scores
 from nets.postprocess import joined, select
 
+ROOT = Path(__file__).parents[2]
 SIZE = (96, 160)  # PicoDet has a row of half a grid cell at the stride 64
 MODELS = {"yolox_nano": (80, ()), "yolov9_t": (1, (2,)), "ppyoloe_s": (80, ()), "picodet_s": (1, (3, 2))}
 OTHERS = {"yolox_nano": (1, (2,)), "yolov9_t": (80, ()), "ppyoloe_s": (1, (3, 2)), "picodet_s": (80, (2,))}
@@ -118,3 +124,30 @@ def test_nms_equals_that_of_the_product(kind, count, counts, levels, nms_iou, ma
     (expected,) = joined(found)
     for one, other in zip(ours.select(boxes, scores), expected, strict=True):
         np.testing.assert_array_equal(one, other.numpy())
+
+
+@pytest.mark.parametrize(
+    "words", [["deploy/standalone/detector.py", "{0}/a.onnx", "{0}/a.onnx", "b"], ["-c", "import utils, onnxruntime"]]
+)
+def test_onnxruntime_is_imported_without_its_telemetry(words, tmp_path):
+    """It would write an identifier into the home folder."""
+    (tmp_path / "a.onnx").touch()
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    command = [sys.executable, *(word.format(tmp_path) for word in words)]
+    done = subprocess.run(command, cwd=ROOT, env={**environment, "HOME": str(home)}, capture_output=True, text=True)
+    assert done.returncode == 0 or "a.onnx cannot be opened" in done.stderr
+    assert not list(home.iterdir())
+
+
+def test_openvino_is_imported_without_its_telemetry(tmp_path, monkeypatch):
+    """By what runs its files, and by what writes them."""
+    (tmp_path / "openvino.py").write_text("import openvino_telemetry")
+    (tmp_path / "openvino_telemetry.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "openvino_telemetry", None)
+    for use in (lambda: detector.open_file(tmp_path, None, None), lambda: converters.openvino(None, None, None, None)):
+        del sys.modules["openvino_telemetry"]
+        with pytest.raises((ValueError, ImportError), match="openvino_telemetry"):
+            use()
