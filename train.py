@@ -79,7 +79,7 @@ class Config(Constants):
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
-    all_labeled: bool = False  # train=A,B: true: each annotates all classes; false: what a set lacks is ignored there
+    all_labeled: bool = False  # train=A,B: true: each annotates all classes; false: mAP does not count what it lacks
     ignore_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)

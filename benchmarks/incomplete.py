@@ -4,6 +4,8 @@
 
 `data` is explained in benchmarks.small_data. Each run takes minutes and adds a row to incomplete.csv in `results`; a run
 that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
+
+In the kinds of `EARLIER`, a class that is not annotated in an image had no loss there. Their code is at commit f20b8554.
 """
 
 import json
@@ -41,6 +43,8 @@ KINDS = {
     "half": "half of the images, with all labels",
     "full": "all labels",
 }
+EARLIER = ("masks", "unsure", "long")  # they have rows, but cannot be run any more
+RUNS = tuple(kind for kind in KINDS if kind not in EARLIER)
 SETS = {"bccd": (12, 128), "cards": (10, 128), "dental_xray": (6, 160), "chess": (20, 160)}  # epochs, pixels
 PRECISIONS = (0.7, 0.8, 0.9)  # at which the recall is compared
 SAME_OBJECT = 0.7  # IoU with a label, from which a teacher's detection is no other object
@@ -55,9 +59,8 @@ class Config:
     weights: str = "coco"  # coco: official weights; or a file
     seeds: tuple[int, ...] = (0, 1, 2)
     only: tuple[str, ...] = tuple(SETS)  # data sets
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = RUNS
     fill: float = 0.0  # min confidence of a teacher's label; 0: the best F1 of its class in the validation
-    unsure: float = 0.5  # fraction of `fill`, from which the teachers are unsure
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     output: str = "runs/incomplete"  # folder of the data and of the trained models
     results: str = str(RESULTS)  # folder of the CSV file
@@ -65,7 +68,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Measures the runs that have no row yet, and prints a table of all rows."""
-    for option, names, known in (("only", cfg.only, SETS), ("kinds", cfg.kinds, KINDS)):
+    for option, names, known in (("only", cfg.only, SETS), ("kinds", cfg.kinds, RUNS)):
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"{option}={','.join(unknown)}: choose from {', '.join(known)}")
     begin, file = time.monotonic(), Path(cfg.results) / "incomplete.csv"
@@ -86,16 +89,14 @@ def plan(cfg: Config) -> Iterator[dict[str, Any]]:
     for seed in cfg.seeds:
         for data in cfg.only:
             for kind in cfg.kinds:
-                fill = f"{cfg.fill:g}" if kind in ("filled", "unsure") else ""
-                unsure = f"{cfg.unsure:g}" if kind == "unsure" else ""
-                yield dict(zip(KEY, (data, kind, seed, *SETS[data], fill, unsure), strict=True))
+                fill = f"{cfg.fill:g}" if kind == "filled" else ""
+                yield dict(zip(KEY, (data, kind, seed, *SETS[data], fill, ""), strict=True))
 
 
 def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Trains a run, and returns the metrics of its last epoch on validation images with all labels."""
     train_data, val_data = read(cfg.data, key["data"])
-    doubled = key["kind"] in ("half", "long")  # half of the images in as many steps; or twice as many steps
-    epochs = key["epochs"] * (2 if doubled else 1)
+    epochs = key["epochs"] * (2 if key["kind"] == "half" else 1)  # half of the images in as many steps
     folder = Path(cfg.output) / "_".join(map(str, key.values()))
     begin = time.perf_counter()
     run = trained(folder, labeled(train_data, key, cfg), val_data, epochs, key, cfg)
@@ -142,23 +143,19 @@ def labeled(data: Annotations, key: dict[str, Any], cfg: Config) -> Annotations:
         return data.select(np.sort(np.random.default_rng((seed, 43)).permutation(len(data))[: len(data) // 2]))
     _, annotated = groups(data, seed)
     kept = data.keep_boxes(annotated[data.image_of_boxes(), data.labels])
-    if kind in ("masks", "long"):
-        return kept.with_annotated(annotated)
     return kept if kind == "naive" else filled(kept, annotated, key, cfg)
 
 
 def filled(data: Annotations, annotated: np.ndarray, key: dict[str, Any], cfg: Config) -> Annotations:
-    """Adds the teachers' detections of classes that are not annotated: as labels, or as ignore regions if unsure."""
+    """Adds the teachers' detections of classes that are not annotated, as labels."""
     with np.load(teacher_folder(key, cfg) / "detections.npz") as saved:
         image, boxes, scores, labels = (saved[name] for name in ("image", "boxes", "scores", "labels"))
         fill = np.full(len(data.classes), float(key["fill"])) if float(key["fill"]) else saved["thresholds"]
-    least = fill * float(key["unsure"] or 1)
-    for row in np.flatnonzero(scores >= least[labels]):
+    for row in np.flatnonzero(scores >= fill[labels]):
         overlaps = pairwise_iou(boxes[row : row + 1], data.boxes_of(image[row])[0])
         scores[row] *= (overlaps < SAME_OBJECT).all()  # 0 on a label
-    chosen = ~annotated[image, labels] & (scores >= least[labels])
-    image, boxes, scores, labels = image[chosen], boxes[chosen], scores[chosen], labels[chosen]
-    is_unsure = np.concatenate([np.zeros(len(data.labels), bool), scores < fill[labels]])
+    chosen = ~annotated[image, labels] & (scores >= fill[labels])
+    image, boxes, labels = image[chosen], boxes[chosen], labels[chosen]
     of_image = np.concatenate([data.image_of_boxes(), image])
     order = np.argsort(of_image, kind="stable")
     all_boxes = np.concatenate([data.boxes, boxes])[order]
@@ -167,8 +164,7 @@ def filled(data: Annotations, annotated: np.ndarray, key: dict[str, Any], cfg: C
         starts=np.searchsorted(of_image[order], np.arange(len(data) + 1)),
         boxes=all_boxes,
         labels=np.concatenate([data.labels, labels])[order].astype(np.int32),
-        crowd=is_unsure[order],
-        is_ignored=is_unsure[order] if is_unsure.any() else None,
+        crowd=np.zeros(len(order), bool),
         areas=area(all_boxes),
         box_lines=np.zeros(len(order), np.int32),
     )

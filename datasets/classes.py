@@ -95,7 +95,7 @@ def _annotated_of(data: Annotations, names: Sequence[str], final: Sequence[str])
 def ignore_class(data: Annotations, name: str) -> Annotations:
     """Returns data without the class `name`, whose boxes become ignore regions of all other classes.
 
-    Classes that are not annotated in the image get no region; they are ignored there already."""
+    Classes that are not annotated in the image get no region: a region is a box, which would tell that its class is annotated."""
     label, image = data.classes.index(name), data.image_of_boxes()
     others = np.delete(np.arange(len(data.classes)), label)
     regions = np.flatnonzero(data.labels == label)

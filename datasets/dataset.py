@@ -12,9 +12,8 @@ from torch import Tensor
 from datasets import shared_memory
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
-from datasets.store import Annotations, Sample
-from datasets.transforms import letterbox_matrix
-from utils.ignore_regions import Arrays, IgnoreRegions, moved, spread
+from datasets.store import NO_REGIONS, Annotations, Sample
+from datasets.transforms import letterbox_matrix, move_regions, regions_of
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
 
@@ -42,7 +41,7 @@ class Item(NamedTuple):
     labels: np.ndarray  # int64 [n]
     index: int  # type: ignore[assignment]  # of the image; tuple.index is not used
     transform: np.ndarray  # float32 [6]: a `utils.images.LetterboxTransform`; zeros for an augmented sample
-    ignore: Arrays | None = None  # None: all classes are annotated everywhere in the image
+    ignore: np.ndarray = NO_REGIONS  # float64 [r, 2, 3]: see Sample.ignore
 
 
 class Batch(NamedTuple):
@@ -53,7 +52,7 @@ class Batch(NamedTuple):
     labels: Tensor  # int64 [B, M], -1 where there is no box
     ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
     transforms: Tensor  # float32 [B, 6] letterbox transforms, see Item.transform
-    ignore: IgnoreRegions[Tensor] | None = None  # None: all classes are annotated everywhere in all images
+    ignore: Tensor  # float32 [B, R, 2, 3] ignore regions; padding is a region without a point
 
     @property
     def size(self) -> tuple[int, int]:
@@ -62,7 +61,7 @@ class Batch(NamedTuple):
         return height, width
 
     @property
-    def targets(self) -> tuple[Tensor, Tensor, tuple[int, int], IgnoreRegions[Tensor] | None]:
+    def targets(self) -> tuple[Tensor, Tensor, tuple[int, int], Tensor]:
         """Returns the arguments of a criterion after the predictions: boxes, labels, size, and the ignore regions."""
         return self.boxes, self.labels, self.size, self.ignore
 
@@ -70,7 +69,7 @@ class Batch(NamedTuple):
         """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
         packed = shared_memory.pack(self.images.permute(0, 2, 3, 1))
         arrays = self._each(Tensor.numpy)
-        return _batch_of, (packed, arrays[1:5], arrays.ignore)
+        return _batch_of, (packed, arrays[1:])
 
     def pin_memory(self):
         """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
@@ -87,16 +86,12 @@ class Batch(NamedTuple):
 
     def _each(self, function: Callable[[Tensor], Any]) -> "Batch":
         """Returns the batch with the result of a function for each tensor."""
-        images, boxes, labels, ids, transforms = map(function, self[:5])
-        ignore = None if self.ignore is None else IgnoreRegions(*map(function, self.ignore))
-        return Batch(images, boxes, labels, ids, transforms, ignore)
+        return Batch(*map(function, self))
 
 
-def _batch_of(packed: tuple, others: Sequence[np.ndarray], ignore: Arrays | None) -> Batch:
+def _batch_of(packed: tuple, others: Sequence[np.ndarray]) -> Batch:
     """Returns the batch that another process has pickled."""
-    boxes, labels, ids, transforms = map(torch.from_numpy, others)
-    regions = None if ignore is None else IgnoreRegions(*map(torch.from_numpy, ignore))
-    return Batch(shared_memory.unpack(*packed).permute(0, 3, 1, 2), boxes, labels, ids, transforms, regions)
+    return Batch(shared_memory.unpack(*packed).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
 
 
 @lru_cache(maxsize=4)
@@ -141,7 +136,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))
         keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
-        ignore = moved(self.annotations.ignore_regions_of(index), np.eye(2, 3) / (reduction or 1))
+        ignore = regions_of(self.annotations.ignore_regions_of(index) / (reduction or 1))
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64), ignore)
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
@@ -164,7 +159,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
-        ignore = moved(sample.ignore, letterbox_matrix(transform, flipped=False))
+        ignore = move_regions(sample.ignore, letterbox_matrix(transform, flipped=False))
         return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), ignore)
 
     def _training_sample(self, key: Key, augment: Augment) -> Sample:
@@ -190,26 +185,24 @@ class DetectionDataset(torch.utils.data.Dataset):
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             image, boxes, labels, ignore = sample
-            before = None if ignore is None else (image.copy(), boxes.copy())
+            before = Sample(image.copy(), boxes.copy(), labels, ignore) if len(ignore) else sample
             result = self.extra_augment(image, boxes, labels, rng)
             try:
                 sample = checked_sample(result, size, len(self.annotations.classes))
             except ValueError as error:
                 raise ValueError(f"{self.annotations.path(index)}: {error}") from error
-            if ignore is not None and before is not None:
-                sample = sample._replace(ignore=after_augment(ignore, *before, sample))
+            if len(ignore) and stayed(before, sample):
+                sample = sample._replace(ignore=ignore)
         return sample
 
 
-def after_augment(ignore: Arrays, image: np.ndarray, boxes: np.ndarray, after: Sample) -> Arrays:
-    """Returns the ignore regions after `extra_augment`, which made the sample `after` of `image` and `boxes [n, 4]`.
+def stayed(before: Sample, after: Sample) -> bool:
+    """Returns whether `extra_augment` left all boxes where they were; without boxes, whether it left the image as it was.
 
-    `extra_augment` does not move ignore regions. If it moved boxes, each ignore region becomes the whole image; also if it
-    changed an image without boxes, which do not tell whether it moved."""
-    stayed = boxes.shape == after.boxes.shape and np.abs(boxes - after.boxes).max(initial=0) <= 1
-    if not len(boxes):
-        stayed = stayed and np.array_equal(image, after.image)
-    return ignore if stayed else spread(ignore)
+    Only then the sample keeps its ignore regions, which the function does not move."""
+    if not len(before.boxes):
+        return np.array_equal(before.image, after.image)
+    return before.boxes.shape == after.boxes.shape and bool(np.abs(before.boxes - after.boxes).max() <= 1)
 
 
 def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
@@ -308,28 +301,16 @@ def collate(items: list[Item]) -> Batch:
     items = [item for item in items if item.index != NO_IMAGE]
     most = max([1, *(len(item.labels) for item in items)])
     boxes, labels = torch.zeros(len(items), most, 4), torch.full((len(items), most), -1)
+    max_regions = max([0, *(len(item.ignore) for item in items)])
+    ignore = torch.full((len(items), max_regions, 2, 3), -1.0)  # a region of -1 is left of and above each image
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
+        ignore[b, : len(item.ignore)] = torch.from_numpy(item.ignore)
     images = shared_memory.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
     ids = torch.tensor([item.index for item in items], dtype=torch.int64)
     transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 6))
-    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, _batched([item.ignore for item in items]))
-
-
-def _batched(parts: list[Arrays | None]) -> IgnoreRegions[Tensor] | None:
-    """Returns tensors float32 [B, R, 2, 3] and bool [B, R, C] of the images of a batch; None if there are none."""
-    present = [part for part in parts if part is not None]
-    if not present:
-        return None
-    max_regions, num_classes = max(len(part.regions) for part in present), present[0].classes.shape[1]
-    regions = torch.zeros(len(parts), max_regions, 2, 3)
-    classes = torch.zeros(len(parts), max_regions, num_classes, dtype=torch.bool)
-    for b, part in enumerate(parts):
-        if part is not None:
-            regions[b, : len(part.regions)] = torch.from_numpy(part.regions)
-            classes[b, : len(part.regions)] = torch.from_numpy(part.classes)
-    return IgnoreRegions(regions, classes)
+    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, ignore)
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of dataset.epoch_order

@@ -12,12 +12,12 @@ from datasets.transforms import (
     augment,
     compose,
     letterbox_matrix,
+    move_regions,
     paint,
     random_affine,
     random_vertical_flips,
     shift_colors,
 )
-from utils.ignore_regions import joined, limited, move, moved, quarter
 from utils.images import FILL, fit
 
 CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the input size, in input sides (YOLOX)
@@ -37,7 +37,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
     flipped = rng.random(4) < settings.flip
     flipped_vertically = random_vertical_flips(rng, 4, settings)
     output = np.full((height, width, 3), FILL, np.uint8)
-    parts, ignored = [], []
+    parts = []
     for i, sample in enumerate(samples):
         high, wide = sample.image.shape[:2]
         fitted, _ = fit(wide, high, size, kind)
@@ -53,14 +53,11 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
         matrix = compose(
             affine, letterbox_matrix(fitted._replace(left=left, top=top), flipped[i], flipped_vertically[i])
         )
-        parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
-        ignore = moved(sample.ignore, matrix)
-        if ignore is not None:
-            region = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
-            ignored.append(limited(ignore, move(region, affine)))
+        boxes, labels = paint(output, sample, matrix, np.array([x1, y1, x2, y2]))
+        parts.append((boxes, labels, move_regions(sample.ignore, matrix)))
     shift_colors(output, rng, settings.hsv)
-    boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Sample(output, boxes, labels, joined(ignored))
+    boxes, labels, ignore = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Sample(output, boxes, labels, ignore)
 
 
 def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
@@ -83,7 +80,8 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, s
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
     boxes, labels = np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels])
-    return Sample(image, boxes, labels, joined([sample.ignore, moved(second.ignore, matrix)]))
+    ignore = np.concatenate([sample.ignore, move_regions(second.ignore, matrix)])
+    return Sample(image, boxes, labels, ignore)
 
 
 def make_sample(

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from utils.boxes import clip, xyxy_to_xywh
-from utils.ignore_regions import Arrays, joined, of_boxes, of_image
 from utils.images import read_image
 from utils.text import amount, first_names, nearest
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 Classes = tuple[str, ...] | None  # class names; None: the classes of the data
 Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits
+FAR = 1e6  # pixels: the end of a region without end
+NO_REGIONS = np.zeros((0, 2, 3))
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
     image: np.ndarray  # uint8 [H, W, 3] BGR
     boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
     labels: np.ndarray  # int64 [n]
-    ignore: Arrays | None = None  # None: all classes are annotated everywhere in the image
+    ignore: np.ndarray = NO_REGIONS  # float64 [r, 2, 3] ignore regions, see transforms.regions_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class Annotations:
     is_coco: bool = False  # ids and areas come from a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
     annotated: np.ndarray | None = None  # [N, C] packed by `np.packbits`: annotated classes of each image; None: all
-    is_ignored: np.ndarray | None = None  # bool [K] crowd regions that are ignore regions of their class; None: none
+    is_ignored: np.ndarray | None = None  # bool [K] crowd regions that are ignore regions; None: none
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -160,25 +161,16 @@ class Annotations:
         """Returns the same images with the classes that are annotated in each of them, bool [N, C]."""
         return replace(self, annotated=None if annotated_mask.all() else np.packbits(annotated_mask, axis=1))
 
-    def ignore_regions_of(self, index: int) -> Arrays | None:
-        """Returns the ignore regions of an image, in its pixels: the whole image for the classes that are not annotated in it."""
-        parts = []
-        if self.annotated is not None:
-            missing = ~np.unpackbits(self.annotated[index], count=len(self.classes)).astype(bool)
-            if missing.any():
-                parts.append(of_image(missing))
-        if self.is_ignored is not None:
-            first, last = self.starts[index : index + 2]
-            rows = first + np.flatnonzero(self.is_ignored[first:last])
-            if len(rows):
-                boxes, (height, width) = self.boxes[rows], self.sizes[index]
-                if height and width:  # in a mosaic, what is outside of the image belongs to other images
-                    boxes = clip(boxes, width, height)
-                boxes, place = np.unique(boxes, axis=0, return_inverse=True)  # one place for several classes
-                classes = np.zeros((len(boxes), len(self.classes)), bool)
-                classes[place.ravel(), self.labels[rows]] = True
-                parts.append(of_boxes(boxes, classes))
-        return joined(parts)
+    def ignore_regions_of(self, index: int) -> np.ndarray:
+        """Returns the regions of an image that have no loss in training, float64 [r, 4] xyxy, clipped to the image.
+
+        Those without end are for the evaluation only (LVIS: classes that are not exhaustive)."""
+        if self.is_ignored is None:
+            return np.zeros((0, 4))
+        rows, (height, width) = slice(self.starts[index], self.starts[index + 1]), self.sizes[index]
+        boxes = self.boxes[rows][self.is_ignored[rows] & (self.boxes[rows, 0] > -FAR)]
+        boxes = np.unique(boxes, axis=0)  # a region may have a row for each class
+        return clip(boxes, width or FAR, height or FAR)  # in a mosaic, what is outside belongs to other images
 
     def image_of_boxes(self) -> np.ndarray:
         """Returns the image index of each box, int64 [K]."""

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 
 from datasets.store import Sample
-from utils.ignore_regions import moved
 from utils.images import AREA_BELOW, FILL, LetterboxTransform, fit, letterbox, shrink
 
 Size = tuple[int, int]  # height, width
@@ -52,6 +51,24 @@ def compose(second: np.ndarray, first: np.ndarray) -> np.ndarray:
     matrix = second[:, :2] @ first
     matrix[:, 2] += second[:, 2]
     return matrix
+
+
+def regions_of(boxes: np.ndarray) -> np.ndarray:
+    """Returns an ignore region for each box [r, 4], as a matrix float64 [r, 2, 3]: so it can rotate with its image.
+
+    The matrix maps the points of the region to the unit square."""
+    regions = np.zeros((len(boxes), 2, 3))
+    sides = boxes[:, 2:] - boxes[:, :2]
+    regions[:, [0, 1], [0, 1]] = 1 / sides
+    regions[:, :, 2] = -boxes[:, :2] / sides
+    return regions
+
+
+def move_regions(regions: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Returns the ignore regions [r, 2, 3] of an image after it was transformed by `matrix` [2, 3]."""
+    if not len(regions):
+        return regions
+    return regions @ np.linalg.inv(np.vstack([matrix, (0, 0, 1)]))
 
 
 def letterbox_matrix(transform: LetterboxTransform, flipped: bool, flipped_vertically: bool = False) -> np.ndarray:
@@ -235,4 +252,4 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
         output = np.full((*size, 3), FILL, np.uint8)
         boxes, labels = paint(output, sample, matrix)
         shift_colors(output, rng, settings.hsv)
-    return Sample(output, boxes, labels, moved(sample.ignore, matrix))
+    return Sample(output, boxes, labels, move_regions(sample.ignore, matrix))

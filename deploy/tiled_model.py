@@ -1,13 +1,13 @@
 """Evaluation with tiles: the windows of each image as a data set, and a model that merges their detections."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from datasets.dataset import Item
 from deploy.tiles import Tiles, cut, for_detection, merged
 from nets.postprocess import Detections
 from utils.images import letterbox
@@ -38,34 +38,25 @@ class TiledModel(nn.Module):
         return [Detections(boxes, scores, labels), *[nothing] * (len(found) - 1)]
 
 
-@dataclass(frozen=True)
-class Window:
-    """A window of an image at the size of the network's input, with the fields of a sample that `collate` needs."""
-
-    image: np.ndarray  # uint8 [H, W, 3] BGR
-    boxes: np.ndarray  # [0, 4], empty: metrics take the boxes from the annotations
-    labels: np.ndarray  # [0]
-    index: int  # of the image
-    transform: np.ndarray  # float32 [6]: letterbox transform of the window
-    ignore: None = None  # metrics take it from the annotations
-
-
 class TiledDataset(torch.utils.data.Dataset):
     """A validation data set whose items are the windows of its images."""
 
     def __init__(self, dataset: Any, tiles: Tiles):
         self.dataset, self.tiles, self.annotations = dataset, tiles, dataset.annotations
 
-    def __getitems__(self, keys: Sequence[Any]) -> list[Window]:
+    def __getitems__(self, keys: Sequence[Any]) -> list[Item]:
         """Returns the windows of the images of a batch of keys, one image after another."""
         return [window for key in keys for window in self._windows(key)]
 
-    def _windows(self, key: Any) -> Iterator[Window]:
+    def _windows(self, key: Any) -> Iterator[Item]:
         image = self.dataset.read(key.index).image
         for part in cut(image, self.tiles.windows(image.shape[1], image.shape[0])):
             fitted, transform = letterbox(part, key.size, self.dataset.letterbox)
-            boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-            yield Window(fitted, boxes, labels, key.index, np.array(transform, np.float32))
+            boxes, labels = (
+                np.zeros((0, 4), np.float32),
+                np.zeros(0, np.int64),
+            )  # metrics take them from the annotations
+            yield Item(fitted, boxes, labels, key.index, np.array(transform, np.float32))
 
 
 def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> tuple[TiledModel, Any]:

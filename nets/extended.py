@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from nets.model import DetectionHead, DetectionModel, HeadPredictions
 from utils.file_checks import MAX_ADDED, CheckpointError
-from utils.ignore_regions import IgnoreRegions
 
 _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 
@@ -112,12 +111,10 @@ class NewestCriterion:
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions[Tensor] | None = None,
+        ignore: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Computes the losses as the criterion of the family; labels `[B, M]` and `ignore` count all classes of the model."""
+        """Computes the losses as the criterion of the family; labels `[B, M]` count all classes of the model."""
         own = (labels - self.first_class).clamp(min=-1)  # -1: padding
-        if ignore is not None:
-            ignore = ignore._replace(classes=ignore.classes[..., self.first_class :])
         return self.criterion(predictions[-1], targets, own, image_size, ignore)
 
 

@@ -2,7 +2,7 @@
 
 Losses are dense and masked, because indexing by a mask would make the host wait for the device.
 
-Where a class is ignored, its score has no loss and so no gradient, except at anchor points matched with a box of the class.
+In an ignore region, the objectness and the class scores of an anchor point without a box have no loss, and so no gradient.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,6 @@ from nets import picodet, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
-from utils.ignore_regions import IgnoreRegions
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the code of MultimediaTechLab (MIT)
@@ -50,10 +49,6 @@ class YOLOXCriterion(Criterion):
     this rank, that is the count of all processes, at least 1, divided by world size; with it the averaged gradients of the
     processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs. `static`
     changes nothing; see PPYOLOECriterion.
-
-    Objectness is one number for all classes. In an ignore region of a class, an anchor point without a box is not trained
-    towards objectness 0, because an unlabeled object may be there. `_objectness_loss` has terms for the other classes instead.
-    benchmarks/results/incomplete.md has the mAP that this costs.
     """
 
     def __call__(
@@ -62,23 +57,21 @@ class YOLOXCriterion(Criterion):
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions[Tensor] | None = None,
+        ignore: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses of a batch from the predictions and the boxes.
 
         `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width; `ignore`:
-        tensors with what is not known about the images.
+        ignore regions, see `_with_loss`.
         Returns scalars: total (to minimize), box, objectness, class, l1 (if it is on), and positives per box (not a loss).
         """
         raw, objectness, classes = (at_least_float32(x) for x in predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
-        centers = (cells + 0.5) * strides[:, None]
-        known = _known_classes(ignore, centers)  # [B, A, C]
+        points = (cells + 0.5) * strides[:, None]  # [A, 2] centers of all anchor points
         # Most anchor points cannot be positive. Only their objectness counts, so everything else is computed for candidates.
-        candidate = candidates(centers, strides, len(self.strides), targets, labels)  # [B, K]
-        cells, centers, strides = cells[candidate], centers[candidate], strides[candidate]
-        every_class = classes
+        candidate = candidates(points, strides, len(self.strides), targets, labels)  # [B, K]
+        cells, centers, strides = cells[candidate], points[candidate], strides[candidate]
         raw, classes = _take(raw, candidate), _take(classes, candidate)
         decoded = decode_yolox(raw.detach(), cells, strides)
         match = simota(decoded, objectness.gather(1, candidate), classes, centers, strides, targets, labels)
@@ -91,14 +84,11 @@ class YOLOXCriterion(Criterion):
         label = labels.gather(1, match.index).clamp(min=0)
         class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
-        known_of_candidates = None  # [B, K, C]
-        if known is not None:
-            known_of_candidates = _take(known, candidate).scatter(2, label[..., None], True)
-
+        with_loss = _with_loss(ignore, points, objectness_target > 0)
         sums = {
             "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum(),
-            "objectness": _objectness_loss(objectness, objectness_target, every_class, known),
-            "class": (_sum_where(_bce(classes, class_target), known_of_candidates, -1) * positive).sum(),
+            "objectness": _sum_where(_bce(objectness, objectness_target), with_loss),
+            "class": (_bce(classes, class_target).sum(-1) * positive).sum(),
         }
         if self.no_aug:
             sums["l1"] = ((raw - encode_yolox(matched, cells, strides)).abs().sum(-1) * positive).sum()
@@ -128,14 +118,13 @@ class YOLOv9Criterion(Criterion):
         targets: Tensor,
         labels: Tensor,
         image_size: tuple[int, int],
-        ignore: IgnoreRegions[Tensor] | None = None,
+        ignore: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
         raw, classes = self.outputs(predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers, decoded = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        known = _known_classes(ignore, centers)
         match, most = self.assign((decoded, classes, centers, strides, targets, labels), image_size)
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
@@ -144,12 +133,10 @@ class YOLOv9Criterion(Criterion):
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
-        if known is not None:  # the class of a matched box is known
-            column, flat = chosen * classes.shape[2] + label, known.flatten(1)
-            known = flat.scatter(1, column, flat.gather(1, column) | positive).view_as(known)
+        with_loss = _with_loss(ignore, centers, match.positive)
         sums = {
             "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
-            "class": self.class_loss(classes, logits, score, positive, known),
+            "class": self.class_loss(classes, logits, score, positive, with_loss),
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides), self.dfl_margin) * score).sum(),
         }
         weighted = {name: self.weights[name] * value for name, value in sums.items()}
@@ -164,14 +151,14 @@ class YOLOv9Criterion(Criterion):
         return task_aligned(*inputs, rule=self.alignment), self.alignment.max_points
 
     def class_loss(
-        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, known: Tensor | None = None
+        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, with_loss: Tensor | None
     ) -> Tensor:
         """Sums BCE of all logits `[B, A, C]`, without a dense tensor of targets, which are 0 but for the matched classes.
 
         `logits`, `score` (target) and `positive` `[B, K]`: of the matched classes; where not positive, the score is 0.
-        `known [B, A, C]`: the logits that count, those of matched classes among them; None: all.
+        `with_loss [B, A]`: the anchor points that count, positive ones among them; None: all.
         """
-        return _sum_where(F.softplus(classes), known) - (logits * score).sum()
+        return _sum_where(F.softplus(classes), with_loss) - (logits * score).sum()
 
 
 class PPYOLOECriterion(YOLOv9Criterion):
@@ -194,14 +181,13 @@ class PPYOLOECriterion(YOLOv9Criterion):
         return atss(boxes, *others, level_sizes=level_sizes), ATSS_NEAREST * len(self.strides)
 
     def class_loss(
-        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, known: Tensor | None = None
+        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, with_loss: Tensor | None
     ) -> Tensor:
         """Sums the varifocal loss (VarifocalNet, equation 2): the BCE, weighted by the target score of a matched class, and by
         .75 * (predicted score)^2 everywhere else."""
         matched = (F.softplus(logits) - logits * score) * score
-        return (
-            _sum_where(_varifocal_negative(classes), known) + ((matched - _varifocal_negative(logits)) * positive).sum()
-        )
+        negative = _sum_where(_varifocal_negative(classes), with_loss)
+        return negative + ((matched - _varifocal_negative(logits)) * positive).sum()
 
 
 class PicoDetCriterion(PPYOLOECriterion):
@@ -220,44 +206,24 @@ def _varifocal_negative(logits: Tensor) -> Tensor:
     return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
 
 
-def _known_classes(ignore: IgnoreRegions[Tensor] | None, centers: Tensor) -> Tensor | None:
-    """Returns which classes are known at anchor points `[A, 2]`: bool `[B, A, C]`. None: all of them."""
-    if ignore is None:
+def _with_loss(ignore: Tensor | None, centers: Tensor, positive: Tensor) -> Tensor | None:
+    """Returns which anchor points have a loss, bool `[B, A]`: positive ones, and those in no ignore region. None: all of them.
+
+    `ignore [B, R, 2, 3]`: matrices that map the points of a region to the unit square; `centers [A, 2]`; `positive [B, A]`."""
+    if ignore is None or not ignore.shape[1]:
         return None
-    regions = ignore.regions.to(centers.dtype)
-    moved = centers @ regions[..., :2].transpose(-1, -2) + regions[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
-    inside = ((moved >= 0) & (moved < 1)).all(-1)
-    classes = ignore.classes.to(centers.dtype)
-    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no region that ignores it
+    regions = ignore.to(centers.dtype)
+    mapped = centers @ regions[..., :2].transpose(-1, -2) + regions[:, :, None, :, 2]  # [B, R, A, 2]
+    inside = ((mapped >= 0) & (mapped < 1)).all(-1).any(1)
+    return positive | ~inside
 
 
-def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:
-    """Sums values where they are known; None: all of them."""
-    return (values if known is None else values.where(known, 0)).sum(*dimensions)
-
-
-def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
-    """Sums BCE(objectness, target). Anchor points without a box and with ignored classes have two other terms.
-
-    The first is the background loss of the annotated classes: BCE(objectness * P(class is annotated), 0), where P is the sum of
-    the probabilities of the annotated classes over that of all classes. It is BCE(objectness, 0) if all classes are annotated,
-    and 0 if none is. Its gradient goes to objectness only. The second is BCE(objectness * class, 0) of each annotated class,
-    whose gradient goes to the class only.
-
-    `objectness` and `target`: `[B, A]`; `classes` and `known`: `[B, A, C]`.
-    """
-    losses = _bce(objectness, target)
-    if known is None:
-        return losses.sum()
-    whole = known.all(-1) | (target > 0)
-    log_classes = F.logsigmoid(classes)
-    fixed = log_classes.detach()
-    of_known, of_unknown = (fixed.masked_fill(~some, -1e4).logsumexp(-1) for some in (known, ~known))
-    # log(1 - share) = -softplus(of_known - of_unknown), and -log(1 - objectness * share) in logits:
-    without_object = F.softplus(objectness) - F.softplus(objectness - F.softplus(of_known - of_unknown))
-    log_scores = F.logsigmoid(objectness.detach())[..., None] + log_classes
-    without_class = -(-log_scores.expm1()).clamp(min=torch.finfo(classes.dtype).tiny).log()
-    return losses.where(whole, without_object).sum() + _sum_where(without_class, known & ~whole[..., None])
+def _sum_where(values: Tensor, with_loss: Tensor | None) -> Tensor:
+    """Sums values `[B, A]` or `[B, A, C]` of anchor points, of those `with_loss [B, A]`; None: of all."""
+    if with_loss is None:
+        return values.sum()
+    mask = with_loss if values.ndim == 2 else with_loss[..., None]
+    return values.where(mask, 0).sum()
 
 
 def _normalized(sums: dict[str, Tensor], positives: Tensor, labels: Tensor, normalizer: Normalizer) -> dict:

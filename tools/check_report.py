@@ -199,6 +199,6 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     annotated = part.get("annotated", {}).items()
     if few := [f"{name} {images}" for name, images in annotated if images < FEW_ANNOTATED * part["images"]]:
-        text = f"classes that are annotated in few of the {part['images']} images, and count in these only"
+        text = f"classes that are annotated in few of the {part['images']} images"
         warnings.append(f"{split}: {text}: {first_names(few)}")
     return warnings

@@ -75,7 +75,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         raise DataError(f"{existing} exists: give another name, or delete it")
     class_files = {} if to_json else _class_names(source, goal, data.classes)
     if data.is_partly_annotated and not to_json:
-        text = "which classes are annotated and the ignore regions are lost, so training takes what has no box for background"
+        text = "which classes are annotated and the ignore regions are lost, so all count as annotated"
         report.append(f"{source}: {text}: write COCO JSON")
     texts = class_files | _texts(outputs, goal)
     goal.parent.mkdir(parents=True, exist_ok=True)

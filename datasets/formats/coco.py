@@ -14,8 +14,7 @@ from datasets.formats.file import File, Folder
 from datasets.formats.source import Degrees, NoAngle, Source, box_around, crowd_of, points_box
 from datasets.formats.splits import SplitFields, read_split, select_images
 from datasets.formats.typed_json import ABSENT, Side, as_object, optional, parse, rows, shown
-from datasets.store import Split
-from utils.ignore_regions import FAR
+from datasets.store import FAR, Split
 from utils.text import clean_name, first_names
 
 T = TypeVar("T")
@@ -276,7 +275,7 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Key, int], pla
 def _add_annotated(source: Source, image: Image, labels: dict[Key, int]) -> None:
     """Adds the verified negatives of LVIS for the last image, and an ignore region for each class that is not exhaustive.
 
-    The region has no end: a detection that reaches out of the image is in it, too."""
+    The region has no end, because a detection that reaches out of the image is in it, too. Only the evaluation has it."""
     if image.neg_category_ids is not None:
         source.annotated[len(source) - 1] = [labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels]
     for one in image.not_exhaustive_category_ids or ():

@@ -164,7 +164,8 @@ def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotatio
         rows.append((name, str(len(part)), f"{len(names)} {first_names(names)}"))
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
-    return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))
+    title = "sets that are trained together; in training, a class that is not annotated is background"
+    return printable("\n".join([f"{data.source}: {title}", *lines]))
 
 
 def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], ignored: Sequence[str]) -> Iterator[str]:
@@ -176,7 +177,7 @@ def without_boxes(sets: Sequence[str], parts: Sequence[Annotations], ignored: Se
     for one, data, counts in zip(sets, parts, boxes, strict=True):
         annotated = np.array(data.classes, object)[data.annotated_mask().any(0)]
         if names := [name for name in annotated if not counts[name] and name in labeled]:
-            text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: they are background in its images"
+            text = f"{one}: no boxes of {first_names(names)}, which its list of classes has: detections of them count as false"
             yield printable(f"{text}; if they are not annotated there, take them out of the list")
 
 

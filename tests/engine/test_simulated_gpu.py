@@ -61,9 +61,12 @@ def batches(count):
     """Batches of two images with one box each, in page-locked memory."""
     generator = torch.Generator().manual_seed(0)
     boxes, transforms = torch.tensor([[[8.0, 8, 40, 48]], [[20.0, 4, 60, 30]]]), torch.zeros(2, 5)
+    region = torch.tensor(
+        [[[[0.1, 0, 0], [0, 0.1, 0]]], [[[0.0, 0, -1], [0, 0, -1]]]]
+    )  # 10 x 10 pixels of the first one
     for i in range(count):
         images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=generator)
-        yield Batch(images, boxes, torch.tensor([[0], [2]]), torch.tensor([2 * i, 2 * i + 1]), transforms)
+        yield Batch(images, boxes, torch.tensor([[0], [2]]), torch.tensor([2 * i, 2 * i + 1]), transforms, region)
 
 
 def fit(family, amp, device):

@@ -46,7 +46,7 @@ def batch(step: int) -> Batch:
             images[i, y : y + height, x : x + width, label] = 250
             boxes[i, row], labels[i, row] = (x, y, x + width, y + height), label
     tensors = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(boxes), torch.from_numpy(labels)
-    return Batch(*tensors, torch.arange(IMAGES), torch.zeros(IMAGES, 5))
+    return Batch(*tensors, torch.arange(IMAGES), torch.zeros(IMAGES, 5), torch.zeros(IMAGES, 0, 2, 3))
 
 
 def run(family: str, frozen: bool) -> list[dict[str, float]]:

@@ -252,7 +252,7 @@ def test_lvis_tells_the_annotated_classes(tmp_path):
     assert (
         found.is_ignored.tolist() == [False, True, False, False] and found.crowd.tolist() == found.is_ignored.tolist()
     )
-    assert found.labels[1] == 0
+    assert found.labels[1] == 0 and not len(found.ignore_regions_of(0))  # for the evaluation only
     assert read(str(file), "train", read_options(all_labeled=True)).annotated is None
     other = read(str(file), "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
     assert masks(other) == [["dog", "cat"], ["elk"], ["elk", "dog", "cat", "fox"]]
@@ -291,15 +291,15 @@ def test_masks_and_ignore_regions_survive_the_round_trip_as_coco_json(tmp_path):
 # ---- ignore regions
 
 
-def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
+def test_crowd_regions_and_difficult_boxes_are_ignore_regions_on_request(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "dog"}, [[(1, 1), (2, 0)], []])
     assert read(str(file), "train").is_ignored is None
     found = read(str(file), "train", read_options(ignore_regions="crowd"))
-    assert found.is_ignored.tolist() == [True, False] and found.ignore_regions_of(1) is None
-    assert found.ignore_regions_of(0).classes.tolist() == [[True, False]]
+    assert found.is_ignored.tolist() == [True, False]
+    assert found.ignore_regions_of(0).tolist() == [found.boxes[0].tolist()] and not len(found.ignore_regions_of(1))
 
 
-def test_other_ignore_regions_leave_crowd_regions_closed(tmp_path):
+def test_other_ignore_regions_leave_crowd_regions_as_they_are(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
     found = read(str(file), "train", read_options(ignore_regions="ignore"))
     assert found.is_ignored.tolist() == [False, True, False] and found.crowd.tolist() == [True, True, False]
@@ -317,10 +317,10 @@ def test_boxes_of_a_class_become_ignore_regions_for_all_others(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "dog"}, [[(2, 0), (3, 0)], [(1, 0)], [(2, 0), (2, 0)]])
     found = read(str(file), "train", read_options(ignore_regions="ignore"))
     assert found.classes == ("cat", "dog") and found.boxes_per_class().tolist() == [1, 1]
-    assert found.ignore_regions_of(0).classes.tolist() == [[True, True]] and found.ignore_regions_of(1) is None
+    assert [len(found.ignore_regions_of(i)) for i in range(3)] == [1, 0, 1]  # two at one place
     assert np.diff(found.starts).tolist() == [3, 1, 4] and found.crowd.sum() == 6
     val = read(str(file), "val", ReadOptions(classes=("dog", "cat"), ignore_regions=("ignore",)))
-    assert val.ignore_regions_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
+    assert len(val.ignore_regions_of(2)) == 1 and sorted(val.labels[-4:].tolist()) == [0, 0, 1, 1]
     with refused(DataError, "'none'", "ignore_regions="):
         read(str(file), "train", read_options(ignore_regions="crowd,none"))
 
@@ -330,7 +330,7 @@ def test_regions_of_one_set_count_for_the_classes_of_all_sets(two_sets, tmp_path
     both = f"{two_sets[1]},{other}"
     labeled = read(both, "train", ReadOptions(all_labeled=True, ignore_regions=("ignore",)))
     assert labeled.classes == ("dog", "elk", "cat") and labeled.annotated is None
-    assert labeled.ignore_regions_of(2).classes.tolist() == [[True, True, True]]
+    assert sorted(labeled.labels[labeled.is_ignored].tolist()) == [0, 1, 2]
     found = read(both, "train", ReadOptions(ignore_regions=("crowd", "ignore")))
     assert masks(found) == [["dog", "elk"]] * 2 + [["cat"]] and found.labels[found.is_ignored].tolist() == [2]
     assert not any("ignore" in line for note in found.notes for line in note.splitlines()[1:])
@@ -354,23 +354,23 @@ def test_the_class_ignore_of_labelme_is_an_ignore_region_in_any_format(two_sets,
     found = read(str(tmp_path / "me"), "train")
     assert found.classes == ("fox",) and found.crowd.tolist() == found.is_ignored.tolist() == [False, True]
     val = read(str(tmp_path / "me"), "val", ReadOptions(classes=("cat", "fox")))
-    assert val.classes == ("cat", "fox") and val.ignore_regions_of(0).classes.tolist() == [[True, True]]
+    assert val.classes == ("cat", "fox") and sorted(val.labels[val.is_ignored].tolist()) == [0, 1]
     both = read(f"{two_sets[1]},{tmp_path / 'me'}", "train", ReadOptions(all_labeled=all_labeled))
     assert both.classes == ("dog", "elk", "fox") and both.is_ignored.sum() == (3 if all_labeled else 1)
     file = coco(tmp_path / "c.json", {1: "cat", 2: "__ignore__"}, [[(2, 0), (1, 0)]])
     assert read(str(file), "train", ReadOptions(classes=("cat",), select=True)).is_ignored.tolist() == [True, False]
 
 
-def test_merged_classes_are_open_together(tmp_path):
+def test_merged_classes_are_ignored_together(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "Ignore"}, [[(2, 0)], [(3, 0), (1, 0)]])
     found = read(str(file), "train", read_options(ignore_regions="ignore", merge="Ignore:ignore"))
     assert found.classes == ("cat",) and found.is_ignored.tolist() == [True, True, False]
 
 
-def test_ignore_regions_are_open_for_classes_that_only_the_list_of_classes_has(tmp_path):
+def test_ignore_regions_are_for_classes_that_only_the_list_of_classes_has_too(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(2, 0), (1, 0)]])
     found = read(str(file), "train", ReadOptions(classes=("dog", "cat"), ignore_regions=("ignore",)))
-    assert found.classes == ("dog", "cat") and found.ignore_regions_of(0).classes.tolist() == [[True, True]]
+    assert found.classes == ("dog", "cat") and sorted(found.labels[found.is_ignored].tolist()) == [0, 1]
 
 
 def test_an_ignore_region_does_not_tell_that_a_class_is_annotated(tmp_path):
