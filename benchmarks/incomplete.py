@@ -39,6 +39,7 @@ KINDS = {
     "masks": "half of the classes in each image, the others not annotated",
     "filled": "half of the classes in each image, the others labeled by teachers",
     "unsure": "the same, but not annotated where the teachers are unsure",
+    "naive_long": "half of the classes in each image, the others background, as many steps as teachers and student",
     "long": "half of the classes in each image, the others not annotated, as many steps as teachers and student",
     "half": "half of the images, with all labels",
     "full": "all labels",
@@ -96,7 +97,8 @@ def plan(cfg: Config) -> Iterator[dict[str, Any]]:
 def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Trains a run, and returns the metrics of its last epoch on validation images with all labels."""
     train_data, val_data = read(cfg.data, key["data"])
-    epochs = key["epochs"] * (2 if key["kind"] == "half" else 1)  # half of the images in as many steps
+    doubled = key["kind"] in ("half", "naive_long")  # half of the images in as many steps; or twice as many steps
+    epochs = key["epochs"] * (2 if doubled else 1)
     folder = Path(cfg.output) / "_".join(map(str, key.values()))
     begin = time.perf_counter()
     run = trained(folder, labeled(train_data, key, cfg), val_data, epochs, key, cfg)
@@ -143,7 +145,7 @@ def labeled(data: Annotations, key: dict[str, Any], cfg: Config) -> Annotations:
         return data.select(np.sort(np.random.default_rng((seed, 43)).permutation(len(data))[: len(data) // 2]))
     _, annotated = groups(data, seed)
     kept = data.keep_boxes(annotated[data.image_of_boxes(), data.labels])
-    return kept if kind == "naive" else filled(kept, annotated, key, cfg)
+    return kept if kind in ("naive", "naive_long") else filled(kept, annotated, key, cfg)
 
 
 def filled(data: Annotations, annotated: np.ndarray, key: dict[str, Any], cfg: Config) -> Annotations:

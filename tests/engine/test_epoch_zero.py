@@ -54,7 +54,7 @@ def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        train.main(own(demo_images, tmp_path / "killed", epochs=2, save_minutes=0))
+        train.main(own(demo_images, tmp_path / "killed", epochs=2))
     monkeypatch.setattr(os, "replace", replace)
     train_quietly(own(demo_images, tmp_path / "killed", epochs=2, resume=True))
     assert_same_run(only_run(tmp_path / "killed"), expected)

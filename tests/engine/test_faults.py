@@ -208,7 +208,7 @@ def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path,
         worker.join(5)
 
     at_call(6, kill)
-    cfg = config(demo_images, tmp_path, workers=1, save_minutes=0)
+    cfg = config(demo_images, tmp_path, workers=1)
     with pytest.raises(SystemExit) as ended:
         run_script(lambda: train_quietly(cfg), stopped="resume=true continues", memory_advice="")
     text = str(ended.value)

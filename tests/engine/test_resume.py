@@ -278,7 +278,7 @@ def test_a_stopped_program_says_how_to_continue_what_was_saved(
 ):
     """Following it ends with the files of an undisturbed run; where nothing was saved, it does not say that it continues."""
     output = tmp_path / "runs"
-    cfg = config(demo_images, output, epochs=2, save_minutes=0, report=when == "in the report")
+    cfg = config(demo_images, output, epochs=2, report=when == "in the report")
 
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -503,12 +503,12 @@ def test_last_pt_is_saved_when_save_minutes_have_passed_since_the_last_save(minu
 
 
 @pytest.mark.parametrize(
-    ("minutes", "saved"), [(10.0, [2, 6, 10, 12]), (0.25, [2, 4, 6, 8, 10, 12]), (0.0, range(1, 13))]
+    ("minutes", "saved"), [(10.0, [1, 5, 9, 12]), (0.25, [1, 3, 5, 7, 9, 11, 12]), (0.0, range(1, 13))]
 )
 def test_saves_take_a_fiftieth_of_a_run_and_best_pt_agrees_with_every_one(
     demo_images, tmp_path, monkeypatch, minutes, saved
 ):
-    """An epoch takes 13 s and a file .5 s. A run saves after 25 s, then every 50 s if that is before save_minutes."""
+    """An epoch takes 13 s and a file .5 s. A run saves its first epoch, then every 50 s if that is before save_minutes."""
     now, save, found = 0.0, checkpoint.save, []
 
     def slow_save(path, contents):
@@ -543,7 +543,6 @@ def test_a_run_that_ends_between_two_saves_keeps_its_best_pt_unless_it_is_killed
         if killed:
             patch.setattr(Saver, "close", lambda saver: saver.run.close())
         patch.setattr(saving, "SAVING", 1e-9)
-        patch.setattr(saving, "FIRST_SAVE", 0)
         train.main(config(demo_images, tmp_path / "ended"), parts=FAKE)
     folder = only_run(tmp_path / "ended")
     epochs = [checkpoint.load(folder / name)["epoch"] for name in ("best.pt", "last.pt")]
