@@ -21,7 +21,7 @@ from docs.draw import IMAGES
 from docs.jpeg import write_dark
 
 SECTIONS = {"README.md": ("Why Thaw", "Models", "Results"), "README.zh-CN.md": ("为什么用 Thaw", "模型", "实测结果")}
-NO_TEXT = r"`[^`]*`|\]\([^)]*\)|<[^>]*>|^\| \*\*(?:Merge data sets|合并).*$"  # the row has numbers of incomplete.csv
+NO_TEXT = r"`[^`]*`|\]\([^)]*\)|<[^>]*>"
 NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w.]*[a-zA-Z])", re.ASCII)  # not in names, such as YOLOv9 and H100
 ROWS = read_rows(RESULTS / "small_data.csv")
 GPU = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))
@@ -32,7 +32,7 @@ FILES = {f"{family}_{size}": f for family, row in nets.MODELS.items() for size, 
 def numbers(page: str, section: str) -> set[str]:
     """The numbers in the text of a section."""
     text = text_of(ROOT / page).partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return set(NUMBER.findall(re.sub(NO_TEXT, " ", text, flags=re.MULTILINE)))
+    return set(NUMBER.findall(re.sub(NO_TEXT, " ", text)))
 
 
 def points(*values: float) -> set[str]:
