@@ -1,4 +1,4 @@
-"""Measures ways to train on images that were labeled for half of the classes only, with equal steps.
+"""Measures ways to train on images that were labeled for half of the classes only.
 
     OMP_NUM_THREADS=1 python -m benchmarks.incomplete data=FOLDER weights=yolox_nano.pth [seeds=0] [only=bccd] [kinds=naive]
 
@@ -37,10 +37,10 @@ from utils.script import run_script
 KINDS = {
     "naive": "half of the classes in each image, the others background",
     "masks": "half of the classes in each image, the others not annotated",
-    "filled": "half of the classes in each image, the others labeled by teachers",
-    "unsure": "the same, but not annotated where the teachers are unsure",
-    "naive_long": "half of the classes in each image, the others background, as many steps as teachers and student",
-    "long": "half of the classes in each image, the others not annotated, as many steps as teachers and student",
+    "filled": "half of the classes in each image, the others labeled by teachers, twice the steps",
+    "unsure": "the same, but not annotated where the teachers are unsure, twice the steps",
+    "naive_long": "half of the classes in each image, the others background, twice the steps",
+    "long": "half of the classes in each image, the others not annotated, twice the steps",
     "half": "half of the images, with all labels",
     "full": "all labels",
 }
@@ -48,7 +48,7 @@ EARLIER = ("masks", "unsure", "long")  # they have rows, but cannot be run any m
 RUNS = tuple(kind for kind in KINDS if kind not in EARLIER)
 SETS = {"bccd": (12, 128), "cards": (10, 128), "dental_xray": (6, 160), "chess": (20, 160)}  # epochs, pixels
 PRECISIONS = (0.7, 0.8, 0.9)  # at which the recall is compared
-SAME_OBJECT = 0.7  # IoU with a label, from which a teacher's detection is no other object
+SAME_OBJECT = 0.7  # IoU with a label, from which a teacher's detection is dropped
 KEY = ("data", "kind", "seed", "epochs", "side", "fill", "unsure")
 
 

@@ -48,7 +48,9 @@ START = ("imports", "data", "model")
 @dataclass(frozen=True)
 class Config:
     model: str = "yolov9_s"
-    images_per_second: float = 545.0  # of a training step of the simulated device (results/gpu.md); 0: the real network
+    images_per_second: float = (
+        545.0  # of a training step of the simulated device, about that of an H100; 0: the real network
+    )
     images: int = 300
     val_images: int = 64
     epochs: int = 100

@@ -52,7 +52,7 @@ class Saver:
         self.owners, self.frozen_thresholds = origin.owners, origin.thresholds
         self.updater, self.course = cast(Updater, origin.owners["updater"]), cast(Course, origin.owners["course"])
         self.pending: dict[str, dict] = {}  # checkpoints, by file name, that are not written yet
-        self.save_seconds = 0.0  # of the last save: the first epoch is always saved
+        self.save_seconds = 0.0  # of the last save; 0: the first one is always due
         self.saved_at = run.clock.now() if run else 0.0  # when the last save ended
 
     def begin(self, state: State, meter: Meter, initial_row: dict[str, Any]) -> State:
