@@ -40,7 +40,8 @@ from utils.config import override, show
 HEAD = """# Where the time of a whole run goes
 
 Percent of the run after its start, and seconds of the start, by `python -m benchmarks.whole_run`. `images/s`: of the steps of a
-simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait for `loading`."""
+simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait for `loading`. Rows without a kind of time in
+their note: CPU time of one process, in which a step takes the device's time only."""
 PARTS = ("steps", "loading", "evaluation", "saving", "log")  # of the rows; the rest is the end
 START = ("imports", "data", "model")
 

@@ -73,7 +73,7 @@ def chart() -> Figure:
         title,
         fine_tuned("new"),
         fine_tuned("libreyolo_yolox_nano"),
-        "LibreYOLO 1.6, defaults for\n300 epochs (not its best)",
+        "LibreYOLO 1.6, defaults\n(made for 300 epochs)",
     )
     ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
     label = "YOLOX-nano     yolo11n\nblood cells"
