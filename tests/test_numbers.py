@@ -49,12 +49,10 @@ def of_libreyolo() -> set[str]:
     ours, theirs, chosen = (maps(ROWS, "report", name) for name in ("new", "libreyolo_yolox_nano", "libreyolo_rate_4"))
     of_sets = interval([mean(some) for some in differences(small_data.REPORT, ours, theirs)])
     means = [mean(some[run] for run in some if run[0] in small_data.REPORT) for some in (ours, theirs, chosen)]
-    longer = [mean(maps(ROWS, "long", recipe).values()) for recipe in ("new", "libreyolo_yolox_nano")]
-    return (
-        points(*means, *of_sets, *longer)
-        | {str(small_data.DATA[name].epochs) for name in small_data.REPORT}
-        | {"60", "300", "95"}
-    )
+    longer = [maps(ROWS, "long", recipe) for recipe in ("new", "libreyolo_yolox_nano")]
+    same_run = [some[run] for some in (*longer, ours, theirs) for run in longer[0]]
+    lengths = {str(small_data.DATA[name].epochs) for name in small_data.REPORT} | {"60", "300"}
+    return points(*means, *of_sets, *same_run) | lengths | {"95"}
 
 
 def of_why() -> set[str]:
