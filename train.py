@@ -3,7 +3,6 @@
 from utils import start  # before PyTorch is imported
 
 # isort: split
-import gc
 import math
 import os
 import sys
@@ -51,7 +50,7 @@ from utils.config import MAX_SEED, ConfigError, Constants, check, override, requ
 from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
 from utils.remote_cache import local_file, shown
-from utils.script import command_line, run_script
+from utils.script import command_line, run_script, without_old_garbage
 from utils.signals import StopSignal
 
 IMPORTS = time.perf_counter() - start.BEGAN  # seconds
@@ -287,11 +286,10 @@ def main(
     how_to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=how_to_continue)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
-    gc.freeze()  # a full collection would look at all modules and the model for 0.2 s, every few epochs
     clock.enter("steps")
 
     # ---- The loop.
-    with resume.noting(how_to_continue), closing(saver):  # the run is uploaded at the end, too
+    with resume.noting(how_to_continue), closing(saver), without_old_garbage():  # the run is uploaded at the end, too
         with stop:
             try:
                 state = saver.begin(state, meter, initial.row)
@@ -325,7 +323,6 @@ def main(
             why = "another process was asked to stop"
             raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")
         clock.enter("end")
-        gc.unfreeze()
         report: list[str] = []
         if end_reason:  # the reason; None after a stop
             ranks.log(f"done: {end_reason}")

@@ -52,10 +52,8 @@ class TiledDataset(torch.utils.data.Dataset):
         image = self.dataset.read(key.index).image
         for part in cut(image, self.tiles.windows(image.shape[1], image.shape[0])):
             fitted, transform = letterbox(part, key.size, self.dataset.letterbox)
-            boxes, labels = (
-                np.zeros((0, 4), np.float32),
-                np.zeros(0, np.int64),
-            )  # metrics take them from the annotations
+            # Metrics take the boxes from the annotations.
+            boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
             yield Item(fitted, boxes, labels, key.index, np.array(transform, np.float32))
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from files import read_annotation_file
 
+from datasets import cache, shared_memory
 from datasets.dataset import DetectionDataset, epoch_order
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader, init_worker
 from datasets.mosaic import Augment
@@ -227,12 +229,26 @@ def test_kept_batches_are_loaded_once_and_stay_equal(painted, monkeypatch, worke
         return original(self, key)
 
     monkeypatch.setattr(DetectionDataset, "__getitem__", counted)
+    pixels, received = shared_memory._pixels, []  # of the workers
+
+    def noted(*args):
+        received.append(weakref.ref(array := pixels(*args)))
+        return array
+
+    monkeypatch.setattr(shared_memory, "_pixels", noted)
     loader = build_loader(data, sampler, workers, keeps=True)
     next(iter(loader))
     assert_same_batches(list(loader), expected)
     before = read.value
     assert_same_batches([*loader, *loader], [*expected, *expected])
     assert read.value == before and not mp.active_children()
+    assert bool(received) == bool(workers) and all(array() is None for array in received)  # the small memory is free
+
+
+@pytest.mark.parametrize(("free", "fit"), [(16, True), (15, False)])
+def test_batches_stay_in_memory_if_they_take_a_sixteenth_of_it(monkeypatch, free, fit):
+    monkeypatch.setattr(cache, "free_memory", lambda: float(free))
+    assert cache.fits_in_memory(1.0) is fit
 
 
 def test_an_epoch_resumes_at_any_batch(painted):

@@ -1,5 +1,6 @@
 """engine/memory.py: the batch size that fits a GPU, and advice if none does."""
 
+import gc
 import inspect
 from dataclasses import replace
 
@@ -166,6 +167,7 @@ def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_
 
     with refused(SystemExit, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
         train.main(config(demo_images, tmp_path), parts=train.Parts(updater=OutOfMemory))
+    assert not gc.get_freeze_count()  # the garbage collector can free what the run has left
 
 
 @pytest.mark.parametrize("ranks", [Ranks(), Ranks(device=torch.device("cuda"), all_gpus=True)])
