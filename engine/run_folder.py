@@ -165,7 +165,7 @@ class Run:
             with files.warn_if_disk_fails():
                 self._writer.close()
         if self.is_own():
-            self.start["seconds"] = {part: round(seconds, 2) for part, seconds in self.clock.seconds.items()}
+            self.start["seconds"] = {part: round(seconds, 3) for part, seconds in self.clock.seconds.items()}
             with files.warn_if_disk_fails():
                 self._write_environment()
         self._lock.close()

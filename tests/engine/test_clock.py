@@ -49,7 +49,8 @@ def test_a_run_accounts_for_its_whole_time(demo_images, tmp_path):
     took = time.monotonic() - began
     start = json.loads((folder / "environment.json").read_text())
     parts = {"steps", "loading", "evaluation", "saving", "log", "data", "model", "end"}
-    assert parts <= start["seconds"].keys() and 0.9 * took < sum(start["seconds"].values()) < took
+    rounding = 0.0005 * len(start["seconds"])
+    assert parts <= start["seconds"].keys() and 0.9 * took - rounding < sum(start["seconds"].values()) < took + rounding
     assert "\ntime " in text
     with pytest.raises(ZeroDivisionError):
         train_quietly(config(demo_images, tmp_path, epochs=4, resume=True), on_row=lambda *_: 1 / 0)
