@@ -116,9 +116,9 @@ def train_once(cfg: Config, labels: int, seed: int, images: list[str]) -> dict[s
     }
 
 
-def pycocotools_metrics(checkpoint: Path, folder: Path) -> tuple[float, float]:
-    """Returns AP and AP50 of a checkpoint on the validation images, by pycocotools from the files of evaluate.py."""
-    evaluate.main(evaluate.Config(checkpoint=str(checkpoint), output=str(folder), report=False))
+def pycocotools_metrics(checkpoint: Path, folder: Path, data: str | None = None) -> tuple[float, float]:
+    """Returns AP and AP50 of a checkpoint on `data`, or its validation images, by pycocotools from the files of evaluate.py."""
+    evaluate.main(evaluate.Config(checkpoint=str(checkpoint), data=data, output=str(folder), report=False))
     truth = COCO(str(folder / "ground_truth.json"))
     judge = COCOeval(truth, truth.loadRes(json.loads((folder / "detections.json").read_text())), "bbox")
     judge.evaluate()
