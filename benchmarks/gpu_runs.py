@@ -33,6 +33,7 @@ from utils.images import read_image
 WHOLE_RUNS = (("yolox_nano", 30), ("yolov9_s", 20))  # model, epochs
 WHOLE_RUN_IMAGES = (300, 64)  # training, validation
 RUNS = (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0))  # model, mosaic
+PEERS = {"ultralytics": "yolov9s", "libreyolo": "s"}  # and the model of each
 RUN_IMAGES = (640, 40)
 DEMO_IMAGES = (160, 40)
 EXPORTED = {**train.DEMO, "evaluate_every": 32}  # on the demo images, from scratch: enough for an mAP to compare
@@ -104,20 +105,21 @@ def runs(cfg, end: float) -> Iterator[dict]:
             row = {"trainer": "this one", "model": model, "mosaic": mosaic}
             changed = replace(constants, model=model, mosaic=mosaic, output=f"{constants.output}/{model}_{mosaic}")
             yield attempt(row, lambda c=changed: run_speed(c), end)
-        for name in ("ultralytics", "libreyolo"):
+        for name, model in PEERS.items():
             if not cfg.peers:
                 yield {"trainer": name, "error": "left out: peers=PYTHON of an environment with it is not given"}
                 continue
-            yield attempt({"trainer": name, "mosaic": 1.0}, lambda n=name: peer_epochs(cfg, constants, n, end), end)
+            row = {"trainer": name, "mosaic": 1.0}
+            yield attempt(row, lambda n=name, m=model: peer_epochs(cfg, constants, n, m, end), end)
 
 
-def peer_epochs(cfg, constants: train.Config, peer: str, end: float) -> dict:
+def peer_epochs(cfg, constants: train.Config, peer: str, model: str, end: float) -> dict:
     """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
     data = read_train_and_val(constants.train, constants.val, read_options(), lambda *_: None)
     made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0}
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), peer, *data, made)
-        words = ["epochs", f"{name}/task.json", str(cfg.batch_size), str(cfg.workers)]
+        words = ["epochs", f"{name}/task.json", model, str(cfg.batch_size), str(cfg.workers)]
         return json.loads(run([cfg.peers, str(ROOT / "benchmarks" / "peers.py"), *words], end).splitlines()[-1])
 
 

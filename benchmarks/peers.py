@@ -1,7 +1,7 @@
 """Other trainers, Ultralytics and LibreYOLO: the Python of an environment with them runs this file for other benchmarks.
 
     PYTHON benchmarks/peers.py train TASK.json           for benchmarks.small_data
-    PYTHON benchmarks/peers.py epochs TASK.json 32 8     for benchmarks.gpu
+    PYTHON benchmarks/peers.py epochs TASK.json yolov9s 32 8     for benchmarks.gpu and benchmarks.cpu
 
 It imports nothing of this project. Each function takes what is the peer's own: model, loss, augmentation, defaults.
 """
@@ -72,7 +72,7 @@ def train(path: str) -> None:
     Path(task["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
-# ---- the first epochs of whole trainings, with the loader of the trainer
+# ---- the first epochs of whole trainings from scratch, with the loader of the trainer
 
 LONG = 100  # epochs of the training, of which two run: the last epochs of these trainers have less augmentation
 
@@ -82,67 +82,68 @@ class Enough(SystemExit):
 
 
 class Stopwatch:
-    """Prints a row after the second epoch, and ends the training."""
+    """Prints a row after the second epoch, and ends the training. The time is wall time on a GPU, and CPU time otherwise."""
 
-    def __init__(self, peer: str, model: str, images: int):
-        self.cells, self.images, self.seconds = {"trainer": f"{peer} {version(peer)}", "model": model}, images, []
+    def __init__(self, task: dict, model: str):
+        self.cells = {"trainer": f"{task['peer']} {version(task['peer'])}", "model": model}
+        self.images, self.seconds, self.begin = task["train_images"], [], self.now()
 
-    def add(self, seconds: float) -> None:
-        """Takes the time of an epoch, without evaluation."""
+    def now(self) -> float:
+        """Returns seconds, when the GPU has done its work."""
         import torch
 
-        self.seconds.append(seconds)
+        if not torch.cuda.is_available():
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def started(self, *_) -> None:
+        """An epoch begins."""
+        self.begin = self.now()
+
+    def ended(self, *_) -> None:
+        """An epoch has ended, which was not evaluated."""
+        import torch
+
+        self.seconds.append(self.now() - self.begin)
+        self.begin = self.now()
         if len(self.seconds) == 2:
-            speed = {"images/s": round(self.images / seconds), "first epoch s": round(self.seconds[0], 1)}
+            speed = {"images/s": round(self.images / self.seconds[1], 2), "first epoch s": round(self.seconds[0], 1)}
             print(json.dumps({**self.cells, **speed, "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}))
             raise Enough(0)
 
 
-def ultralytics_epochs(task: dict, options: dict) -> None:
-    """Trains YOLOv9-s of Ultralytics from scratch, with its defaults."""
-    import torch
+def ultralytics_epochs(task: dict, name: str, options: dict) -> None:
+    """Trains a model of Ultralytics, such as yolov9s, with its defaults."""
     import ultralytics.engine.trainer as trainer
     from ultralytics import YOLO
 
     trainer.check_amp = lambda model: True  # the check downloads another model to compare two images
-    watch, begin, model = Stopwatch("ultralytics", "yolov9s", task["train_images"]), [0.0], YOLO("yolov9s.yaml")
-
-    def started(_) -> None:
-        begin[0] = time.perf_counter()
-
-    def ended(_) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        watch.add(time.perf_counter() - begin[0])
-
-    model.add_callback("on_train_epoch_start", started)
-    model.add_callback("on_train_epoch_end", ended)
+    watch, model = Stopwatch(task, name), YOLO(f"{name}.yaml")
+    model.add_callback("on_train_epoch_start", watch.started)
+    model.add_callback("on_train_epoch_end", watch.ended)
     model.train(**options, val=False, plots=False, save=False)
 
 
-def libreyolo_epochs(task: dict, options: dict) -> None:
-    """Trains YOLOX-s of LibreYOLO from scratch, with its defaults."""
+def libreyolo_epochs(task: dict, size: str, options: dict) -> None:
+    """Trains a YOLOX of LibreYOLO, of the size s, n, ..., with its defaults."""
     from libreyolo import LibreYOLOX
 
-    watch = Stopwatch("libreyolo", "yolox_s", task["train_images"])
-
-    class Callback:
-        def on_train_epoch_end(self, event) -> None:
-            watch.add(event.epoch_seconds)
-
-    LibreYOLOX(None, size="s").train(**options, eval_interval=0, callbacks=Callback())
+    watch, model = Stopwatch(task, f"yolox_{size}"), LibreYOLOX(None, size=size)
+    model.train(**options, eval_interval=0, callbacks=watch.ended)  # it tells the end of an epoch only
 
 
-def epochs(path: str, batch: int, workers: int) -> None:
+def epochs(path: str, model: str, batch: int, workers: int) -> None:
     """Trains two epochs on the data of the task, and prints the row."""
     task = json.loads(Path(path).read_text(encoding="utf-8"))
     options = {**common(task), "epochs": LONG, "batch": batch, "workers": workers, "amp": True}
-    {"ultralytics": ultralytics_epochs, "libreyolo": libreyolo_epochs}[task["peer"]](task, options)
+    {"ultralytics": ultralytics_epochs, "libreyolo": libreyolo_epochs}[task["peer"]](task, model, options)
 
 
 if __name__ == "__main__":
-    task, path, *numbers = sys.argv[1:]
+    task, path, *rest = sys.argv[1:]
     if task == "train":
         train(path)
     else:
-        epochs(path, *map(int, numbers))
+        model, batch, workers = rest
+        epochs(path, model, int(batch), int(workers))
