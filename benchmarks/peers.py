@@ -2,6 +2,7 @@
 
     PYTHON benchmarks/peers.py train TASK.json           for benchmarks.small_data
     PYTHON benchmarks/peers.py epochs TASK.json yolov9s 32 8     for benchmarks.gpu and benchmarks.cpu
+    PYTHON benchmarks/peers.py account TASK.json yolo11n 8 0     for benchmarks.whole_run
 
 It imports nothing of this project. Each function takes what is the peer's own: model, loss, augmentation, defaults.
 """
@@ -140,10 +141,68 @@ def epochs(path: str, model: str, batch: int, workers: int) -> None:
     {"ultralytics": ultralytics_epochs, "libreyolo": libreyolo_epochs}[task["peer"]](task, model, options)
 
 
+# ---- where the time of a whole training goes
+
+
+class Account:
+    """Divides wall time by which function of the trainer runs; `start` is what comes before the first epoch."""
+
+    def __init__(self):
+        self.seconds, self.part, self.since = {}, "start", time.perf_counter()
+
+    def enter(self, part: str) -> str:
+        """Ends the current part and begins another one. Returns the name of the part before."""
+        now, before = time.perf_counter(), self.part
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
+        self.part, self.since = part, now
+        return before
+
+    def count(self, owner: type, name: str, part: str) -> None:
+        """Replaces a method by one whose time counts as a part."""
+        method = getattr(owner, name)
+
+        def counted(*arguments, **options):
+            before = self.enter(part)
+            try:
+                return method(*arguments, **options)
+            finally:
+                self.enter("log" if before == "start" else before)
+
+        setattr(owner, name, counted)
+
+
+def account(path: str, model: str, batch: int, workers: int) -> None:
+    """Trains from scratch with the trainer's defaults, and prints the seconds of each part."""
+    task, parts = json.loads(Path(path).read_text(encoding="utf-8")), Account()
+    options = {**common(task), "batch": batch, "workers": workers}
+    if task["peer"] == "libreyolo":
+        from libreyolo import LibreYOLOX
+        from libreyolo.training.trainer import BaseTrainer
+
+        parts.count(BaseTrainer, "_train_epoch", "steps")  # an evaluation is a part within it
+        parts.count(BaseTrainer, "_validate_epoch", "evaluation")
+        parts.count(BaseTrainer, "_save_checkpoint", "saving")
+        LibreYOLOX(None, size=model).train(**options)
+    else:
+        import ultralytics.engine.trainer as trainer
+        from ultralytics import YOLO
+
+        trainer.check_amp = lambda model: True  # the check downloads another model to compare two images
+        parts.count(trainer.BaseTrainer, "validate", "evaluation")
+        parts.count(trainer.BaseTrainer, "save_model", "saving")
+        parts.count(trainer.BaseTrainer, "final_eval", "end")
+        network = YOLO(f"{model}.yaml")
+        network.add_callback("on_train_epoch_start", lambda *_: parts.enter("steps"))
+        network.add_callback("on_train_epoch_end", lambda *_: parts.enter("log"))
+        network.train(**options)
+    parts.enter("end")
+    print(json.dumps({"trainer": f"{task['peer']} {version(task['peer'])}", "seconds": parts.seconds}))
+
+
 if __name__ == "__main__":
     task, path, *rest = sys.argv[1:]
     if task == "train":
         train(path)
     else:
         model, batch, workers = rest
-        epochs(path, model, int(batch), int(workers))
+        {"epochs": epochs, "account": account}[task](path, model, int(batch), int(workers))

@@ -3,6 +3,7 @@
     python -m benchmarks.whole_run                                        a simulated fast device, YOLOv9-s
     python -m benchmarks.whole_run model=yolov9_c images_per_second=250
     python -m benchmarks.whole_run images_per_second=0 image_size=224     the real network on this CPU
+    python -m benchmarks.whole_run images_per_second=0 image_size=224 peers=PYTHON     and LibreYOLO and Ultralytics
 
 Generated images. The simulated device computes nothing: the network returns constant predictions for `images_per_second`, and
 keeps all its weights, so that checkpoints and the optimizer have their true sizes. Loss, gradients, optimizer and EMA of a step
@@ -16,6 +17,9 @@ CPU time of one process that also loads the images, which other programs do not 
 
 import contextlib
 import io
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,8 +34,11 @@ from torch import Tensor
 
 import nets
 import train
+from benchmarks.peer_task import PEERS_SCRIPT, write_task
 from benchmarks.table import add_row
 from datasets import demo
+from datasets.formats.options import read_options
+from datasets.sources import read_train_and_val
 from engine.clock import Clock
 from engine.optimizer import Updater
 from utils import threads
@@ -44,6 +51,10 @@ simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait
 their note: CPU time of one process, in which a step takes the device's time only."""
 PARTS = ("steps", "loading", "evaluation", "saving", "log")  # of the rows; the rest is the end
 START = ("imports", "data", "model")
+PEERS = {
+    "libreyolo": ("n", "yolox_nano"),
+    "ultralytics": ("yolo11n", "yolo11n"),
+}  # its name of the model, and a usual one
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,7 @@ class Config:
     workers: int | None = None  # none: as many as train.py starts, next to a GPU if a device is simulated
     wall: bool = True  # wall time, with workers; false: CPU time of one process
     note: str = ""  # of the row
+    peers: str = ""  # the Python of an environment with libreyolo and ultralytics, which then train on the same images
 
 
 class Time:
@@ -178,24 +190,42 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
     return accounts[0].seconds
 
 
+def account_of_peer(cfg: Config, folder: Path, peer: str) -> dict:
+    """Trains with another trainer, its defaults and the same images, and returns its name and the seconds of each part."""
+    data = read_train_and_val(f"{folder}/data/train.txt", f"{folder}/data/val.txt", read_options(), lambda *_: None)
+    (folder / peer).mkdir()
+    sizes = {"weights": None, "epochs": cfg.epochs, "image_size": (cfg.image_size,) * 2, "seed": 0}
+    write_task(folder / peer, peer, *data, sizes)
+    words = ["account", f"{folder}/{peer}/task.json", PEERS[peer][0], str(cfg.batch_size), str(workers(cfg) or 0)]
+    command = [cfg.peers, str(PEERS_SCRIPT), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "YOLO_OFFLINE": "1"})
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def cells(cfg: Config, seconds: dict[str, float]) -> dict[str, str]:
-    """Returns the cells of a row: what ran, percent of each part after the start, and seconds."""
-    start = sum(seconds[part] for part in START)
+    """Returns the cells of a row: what ran, percent of each part after the start, and seconds. A part may be missing."""
+    start = sum(seconds.get(part, 0.0) for part in (*START, "start"))
     total = sum(seconds.values()) - start
     row = {"model": cfg.model, "images": f"{cfg.images} + {cfg.val_images}", "epochs": f"{cfg.epochs}"}
     row |= {"images/s": f"{cfg.images_per_second:g}"}
-    row |= {part: f"{100 * seconds[part] / total:.1f}" for part in (*PARTS, "end")}
+    row |= {part: f"{100 * seconds[part] / total:.1f}" if part in seconds else "" for part in (*PARTS, "end")}
     return row | {"seconds": f"{total:.1f}", "start": f"{start:.1f}"}
 
 
 def main(cfg: Config) -> None:
-    """Adds the row."""
+    """Adds the row, and rows of other trainers."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         draw(Path(place) / "data", cfg.images, cfg.val_images)
-        seconds = seconds_of_run(cfg, Path(place))
+        rows = [cells(cfg, seconds_of_run(cfg, Path(place)))]
+        for peer, (_, model) in PEERS.items() if cfg.peers else ():
+            account = account_of_peer(cfg, Path(place), peer)
+            rows.append(cells(cfg, account["seconds"]) | {"model": f"{model} of {account['trainer']}"})
     time_of = "wall time" if cfg.wall else "CPU time"
-    add_row("whole_run", HEAD, cells(cfg, seconds) | {"note": f"{time_of}, workers={show(workers(cfg))}; {cfg.note}"})
+    for row in rows:
+        add_row("whole_run", HEAD, row | {"note": f"{time_of}, workers={show(workers(cfg))}; {cfg.note}"})
 
 
 if __name__ == "__main__":
