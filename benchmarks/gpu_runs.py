@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -33,7 +34,11 @@ from utils.images import read_image
 WHOLE_RUNS = (("yolox_nano", 30), ("yolov9_s", 20))  # model, epochs
 WHOLE_RUN_IMAGES = (300, 64)  # training, validation
 RUNS = (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0))  # model, mosaic
-PEERS = {"ultralytics": "yolov9s", "libreyolo": "s"}  # and the model of each
+PEERS: tuple[tuple[str, str, dict], ...] = (  # trainer, model, options that differ from its defaults
+    ("ultralytics", "yolov9s", {}),
+    ("ultralytics", "yolov9s", {"cache": "ram"}),  # decoded images, as this trainer caches them
+    ("libreyolo", "s", {}),
+)
 RUN_IMAGES = (640, 40)
 DEMO_IMAGES = (160, 40)
 EXPORTED = {**train.DEMO, "evaluate_every": 32}  # on the demo images, from scratch: enough for an mAP to compare
@@ -105,18 +110,19 @@ def runs(cfg, end: float) -> Iterator[dict]:
             row = {"trainer": "this one", "model": model, "mosaic": mosaic}
             changed = replace(constants, model=model, mosaic=mosaic, output=f"{constants.output}/{model}_{mosaic}")
             yield attempt(row, lambda c=changed: run_speed(c), end)
-        for name, model in PEERS.items():
+        for name, model, options in PEERS:
+            row = {"trainer": name, "mosaic": 1.0, **options}
             if not cfg.peers:
-                yield {"trainer": name, "error": "left out: peers=PYTHON of an environment with it is not given"}
+                yield row | {"error": "left out: peers=PYTHON of an environment with it is not given"}
                 continue
-            row = {"trainer": name, "mosaic": 1.0}
-            yield attempt(row, lambda n=name, m=model: peer_epochs(cfg, constants, n, m, end), end)
+            peer = partial(peer_epochs, cfg, constants, name, model, options=options)
+            yield attempt(row, lambda p=peer: p(end=end), end)
 
 
-def peer_epochs(cfg, constants: train.Config, peer: str, model: str, end: float) -> dict:
+def peer_epochs(cfg, constants: train.Config, peer: str, model: str, end: float, options: dict | None = None) -> dict:
     """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
     data = read_train_and_val(constants.train, constants.val, read_options(), lambda *_: None)
-    made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0}
+    made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0, "options": options or {}}
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), peer, *data, made)
         words = ["epochs", f"{name}/task.json", model, str(cfg.batch_size), str(cfg.workers)]
