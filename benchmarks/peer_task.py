@@ -18,14 +18,9 @@ PEERS_SCRIPT = Path(__file__).with_name("peers.py")
 
 def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annotations, constants: dict) -> dict:
     """Writes the data as YOLO label files and task.json for benchmarks/peers.py, and returns the task."""
-    write_yolo(folder, "train", train_data)
-    write_yolo(folder, "val", val_data)
-    names = "".join(f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(train_data.classes))
-    text = f"path: {folder}\ntrain: images/train\nval: images/val\nnc: {len(train_data.classes)}\nnames:\n{names}"
-    (folder / "data.yaml").write_text(text, encoding="utf-8")
     task = {
         "peer": peer,
-        "data": str(folder / "data.yaml"),
+        "data": write_data(folder, train_data, val_data),
         "folder": str(folder),
         "weights": constants["weights"],
         "epochs": constants["epochs"],
@@ -38,6 +33,16 @@ def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annot
     }
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     return task
+
+
+def write_data(folder: Path, train_data: Annotations, val_data: Annotations) -> str:
+    """Writes the data as YOLO label files, and returns the path of their data.yaml."""
+    write_yolo(folder, "train", train_data)
+    write_yolo(folder, "val", val_data)
+    names = "".join(f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(train_data.classes))
+    text = f"path: {folder}\ntrain: images/train\nval: images/val\nnc: {len(train_data.classes)}\nnames:\n{names}"
+    (folder / "data.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "data.yaml")
 
 
 def write_yolo(folder: Path, split: str, data: Annotations) -> None:

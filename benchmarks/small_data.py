@@ -27,10 +27,11 @@ import numpy as np
 import train
 from benchmarks import small_data_tables
 from benchmarks.own_process import in_own_process
-from benchmarks.peer_task import run_peer, write_task
+from benchmarks.peer_task import run_peer, write_data, write_task
 from benchmarks.table import append_row, read_rows, where
 from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
+from datasets.store import Annotations
 from engine.runs import runs
 from metrics.coco import coco_metrics, to_coco
 from utils.config import ConfigError, override, require
@@ -77,6 +78,7 @@ class Recipe(NamedTuple):
     peer: str | None = None  # libreyolo or ultralytics
     options: dict[str, Any] = {}  # of the other trainer, which has its own defaults otherwise
     scaled: bool = False  # warm-up and epochs without augmentation are scaled to the length of the run
+    images: int = 0  # for training, chosen by the seed; 0: all
 
 
 RATE_OF_LIBREYOLO = 0.01  # its default, for 16 images per step
@@ -90,6 +92,7 @@ LIBREYOLO = {  # its schedule as it is, with three learning rates, and scaled, w
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
     **LIBREYOLO,
+    "new_30_images": Recipe(images=30),
     "scratch_new_yolox_nano": Recipe({"weights": None}),
     "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
 }
@@ -124,6 +127,10 @@ STAGES: dict[str, list[Run]] = {
         Run("long", name, seed, recipe, 320, 60)
         for seed, name, recipe in itertools.product((4, 5, 6), LONG, ("new", "libreyolo_yolox_nano"))
     ],
+    "few": [
+        Run("few", name, seed, "new_30_images", DATA[name].side, 50)
+        for seed, name in itertools.product((0, 1, 2), CHOICE)
+    ],
     "scratch": [
         Run("scratch", "bccd", seed, recipe, 224, epochs)
         for seed, (recipe, epochs) in itertools.product((1, 2, 3), FROM_SCRATCH.items())
@@ -135,7 +142,9 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report: 15 or 20 epochs; long: 60; choose: settings of LibreYOLO; or scratch
+    stage: str = (
+        "report"  # report: 15 or 20 epochs; long: 60; choose: settings of LibreYOLO; few: 30 images; or scratch
+    )
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
@@ -164,7 +173,7 @@ def main(cfg: Config) -> None:
 
 def tables(rows: list[dict[str, str]], stage: str) -> str:
     """Returns the results of a stage in Markdown."""
-    if stage == "scratch":
+    if stage in ("scratch", "few"):
         return small_data_tables.summary([row for row in rows if row["stage"] == stage])
     if stage == "choose":
         return small_data_tables.choice(rows, LIBREYOLO)
@@ -221,6 +230,8 @@ def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
 def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains and returns the cells of the row. Minutes count training alone, without evaluations."""
     with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
+        if count := RECIPES[run.recipe].images:
+            constants = some_images(count, run.seed, constants, Path(folder))
         train.main(train.Config(**constants, output=folder, name="run"))
         made = runs(folder, "run")[-1]
         rows = [row for row in read_rows(made / "log.csv") if row["epoch"] != "0"]  # 0: before training
@@ -239,6 +250,20 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def some_images(count: int, seed: int, constants: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Writes label files of `count` random training images and of all for evaluation, and returns constants that name them."""
+    data = train_and_val(constants)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(data[0]))[:count])
+    constants = {name: value for name, value in constants.items() if name not in ("val", "image_root")}
+    return {**constants, "train": write_data(folder, data[0].select(chosen), data[1])}
+
+
+def train_and_val(constants: dict[str, Any]) -> tuple[Annotations, Annotations]:
+    """Reads the data of a run."""
+    reading = read_options(image_root=constants["image_root"])
+    return read_train_and_val(constants["train"], constants["val"], reading, lambda note: None)
+
+
 def options_of(recipe: Recipe, epochs: int) -> dict[str, Any]:
     """Returns the options of the other trainer; a scaled schedule has at least one epoch of each kind."""
     if not recipe.scaled:
@@ -249,8 +274,7 @@ def options_of(recipe: Recipe, epochs: int) -> dict[str, Any]:
 
 def train_peer(python: str, recipe: Recipe, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains another trainer on the same images, and judges its detections with our evaluator."""
-    reading = read_options(image_root=constants["image_root"])
-    train_data, val_data = read_train_and_val(constants["train"], constants["val"], reading, lambda note: None)
+    train_data, val_data = train_and_val(constants)
     options = options_of(recipe, constants["epochs"])
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         task = write_task(Path(name), recipe.peer, train_data, val_data, {**constants, "options": options})

@@ -140,17 +140,19 @@ def test_a_part_that_fails_or_hangs_becomes_a_row(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_run_on_small_data_has_one_row_and_is_not_repeated(demo_images, tmp_path, monkeypatch):
+@pytest.mark.parametrize("images", [0, 4])
+def test_each_run_on_small_data_has_one_row_and_is_not_repeated(images, demo_images, tmp_path, monkeypatch):
     tiny = {"model": "tiny_n", "learning_rate": 0.01, "min_learning_rate": 0.001, "batch_size": 4}
     data = small_data.DataSet("train.txt", "val.txt", (9, 5), 2, 64)
     monkeypatch.setattr(small_data, "DATA", {"drawn": data})
-    monkeypatch.setattr(small_data, "RECIPES", {"new": small_data.Recipe(tiny)})
+    monkeypatch.setattr(small_data, "RECIPES", {"new": small_data.Recipe(tiny, images=images)})
     monkeypatch.setattr(small_data, "STAGES", {"report": [small_data.Run("report", "drawn", 3, "new", 64, 2)]})
     monkeypatch.setattr(small_data, "in_own_process", lambda measure, *arguments: measure(*arguments))
     cfg = small_data.Config(str(demo_images), str(TINY_WEIGHTS), results=str(tmp_path / "rows.csv"))
     small_data.main(cfg)
     (row,) = read_rows(tmp_path / "rows.csv")
     assert (row["recipe"], row["epochs"], row["seed"]) == ("new", "2", "3") and 0 <= float(row["AP"]) <= 1
+    assert int(row["images_seen"]) == 2 * (images or 9)
     monkeypatch.setattr(small_data, "in_own_process", None)  # a second start trains nothing
     small_data.main(cfg)
     assert len(read_rows(tmp_path / "rows.csv")) == 1
