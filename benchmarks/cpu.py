@@ -1,20 +1,22 @@
-"""Images per second of CPU time that trainers learn from: this one, LibreYOLO and Ultralytics, in turns, on the same images.
+"""Images per second of CPU time in training: Thaw, LibreYOLO and Ultralytics, in turns, on the same images.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cpu data=TRAIN val=VAL peers=PYTHON
 
-Each trains two epochs from scratch with its defaults, augmentation and loader, one process, one thread, without evaluation; the
-second epoch counts. CPU time is not disturbed much by other programs. Writes the medians of `rounds` to results/cpu.md.
+Each trains two epochs from scratch with its defaults, augmentation and loader, in one process on one thread, without evaluation;
+the second epoch counts. Other programs change CPU time less than wall time. Adds the medians of `rounds` to results/cpu.md.
 """
 
+import json
 import statistics
 import sys
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import nets
+import torch
+
 import train
-from benchmarks.gpu_runs import log_of, peer_epochs, run_constants
+from benchmarks.gpu_runs import peer_epochs, run_constants
 from benchmarks.milliseconds import cost
 from benchmarks.own_process import in_own_process
 from benchmarks.table import add_row
@@ -22,13 +24,12 @@ from utils.config import override
 
 HEAD = """# Training on a CPU, next to other trainers
 
-Images per second of CPU time: the second epoch of a training from scratch, with the trainer's own augmentation, loader, loss and
-optimizer, without evaluation. One process, one thread, the same images, size and batch, in turns; median (lowest to highest).
-GFLOP: of a forward pass of the network for one image, a multiply-add counts as two; a training step has about three times as
-many. By `python -m benchmarks.cpu`."""
+Images per second of CPU time: the second epoch of a training from scratch, without evaluation and saving. Each trainer uses its
+own augmentation, loader, loss and optimizer, in one process without loader processes. The trainers take turns on the same images;
+a cell has the median of the rounds, and in brackets the lowest and the highest. GFLOP: of a forward pass of the network for one
+image, a multiply-add counts as two. By `python -m benchmarks.cpu`."""
 OURS = ("yolox_nano", "yolov9_t")
-PEERS = {"libreyolo": ("n", "yolox_nano"), "ultralytics": ("yolo11n", None)}  # its name of the model, and ours
-YOLO11N = 6.5 / 640**2  # GFLOP per pixel, as in results/milliseconds.md
+PEERS = {"libreyolo": ("n", "yolox_nano"), "ultralytics": ("yolo11n", None)}  # the model's name there, and here
 LIMIT = 3600.0  # seconds that two epochs of another trainer may take
 
 
@@ -49,31 +50,39 @@ class Trained(NamedTuple):
     trainer: str
     model: str
     gflop: float
+    threads: int
     speeds: list[float]
 
 
 def own_speed(constants: train.Config) -> dict:
-    """Trains two epochs, and returns the images per second of CPU time of the second."""
-    train.main(constants, parts=train.Parts(clock=time.process_time))
-    return {"images/s": float(log_of(constants)[-1]["images_per_second"])}
+    """Trains two epochs, and returns images per second of CPU time of the second, and the GFLOP of the network."""
+    seconds, networks = [], []
+
+    def timed(network, *arguments):
+        begin = time.process_time()
+        train_epoch(network, *arguments)
+        seconds.append(time.process_time() - begin)
+        networks.append(network)
+
+    train_epoch, train.fit_one_epoch = train.fit_one_epoch, timed
+    data = train.main(constants)
+    images = json.loads((data.folder / "environment.json").read_text(encoding="utf-8"))["training_images"]
+    gflop = cost(networks[-1].eval(), constants.image_size[0])["gflops"]
+    return {"images/s": images / seconds[1], "GFLOP": gflop, "threads": torch.get_num_threads()}
 
 
 def main(cfg: Config) -> None:
     """Trains in turns, and adds a row for each model to the page."""
-    found = {
-        model: Trained("this one", model, cost(nets.build(model, 80).eval(), cfg.size)["gflops"], []) for model in OURS
-    }
+    found: dict[str, Trained] = {}
     for _ in range(cfg.rounds):
         with run_constants(cfg, device="cpu") as constants:
             for model in OURS:
                 own = train.Config(**{**vars(constants), "model": model, "output": f"{constants.output}/{model}"})
-                found[model].speeds.append(in_own_process(own_speed, own)["images/s"])
+                add(found, "Thaw", model, in_own_process(own_speed, own))
             for peer, (name, same) in PEERS.items() if cfg.peers else ():
                 cells = peer_epochs(cfg, constants, peer, name, time.monotonic() + LIMIT)
-                gflop = found[same].gflop if same else YOLO11N * cfg.size**2
-                found.setdefault(peer, Trained(cells["trainer"], cells["model"], gflop, [])).speeds.append(
-                    cells["images/s"]
-                )
+                cells["GFLOP"] = cells.get("GFLOP") or found[same].gflop
+                add(found, cells["trainer"], cells["model"], cells)
     for trained in found.values():
         median = statistics.median(trained.speeds)
         cells = {
@@ -82,9 +91,16 @@ def main(cfg: Config) -> None:
             "size": str(cfg.size),
             "batch": str(cfg.batch_size),
         }
+        cells |= {"threads": str(trained.threads), "rounds": str(len(trained.speeds))}
         cells |= {"images/s": f"{median:.1f} ({min(trained.speeds):.1f} to {max(trained.speeds):.1f})"}
-        cells |= {"GFLOP": f"{trained.gflop:.2f}", "GFLOP/s": f"{median * trained.gflop:.1f}"}
+        cells |= {"GFLOP": f"{trained.gflop:.2f}", "GFLOP/s, forward only": f"{median * trained.gflop:.1f}"}
         add_row("cpu", HEAD, cells)
+
+
+def add(found: dict[str, Trained], trainer: str, model: str, cells: dict) -> None:
+    """Adds the speed of a round."""
+    new = Trained(trainer, model, cells["GFLOP"], cells["threads"], [])
+    found.setdefault(model, new).speeds.append(cells["images/s"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ It imports nothing of this project. Each function takes what is the peer's own: 
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -103,24 +104,40 @@ class Stopwatch:
         self.begin = self.now()
 
     def ended(self, *_) -> None:
-        """An epoch has ended, which was not evaluated."""
+        """An epoch has ended; what follows, such as saving, does not count."""
         import torch
 
         self.seconds.append(self.now() - self.begin)
-        self.begin = self.now()
         if len(self.seconds) == 2:
             speed = {"images/s": round(self.images / self.seconds[1], 2), "first epoch s": round(self.seconds[0], 1)}
-            print(json.dumps({**self.cells, **speed, "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}))
+            self.cells |= {**speed, "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
+            print(json.dumps({**self.cells, "threads": torch.get_num_threads()}))
             raise Enough(0)
+
+
+def prepared_ultralytics(name: str):
+    """Returns a new model of Ultralytics. Its check of mixed precision would download another model to compare two images.
+
+    Ultralytics takes one thread less than there are cores, whatever the environment says; here it has as many as the others.
+    """
+    threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count())  # before the import, which sets the variable
+    import torch
+    import ultralytics.engine.trainer as trainer
+    from ultralytics import YOLO
+
+    trainer.check_amp = lambda model: next(model.parameters()).device.type == "cuda"  # as the check decides on a CPU
+    model = YOLO(f"{name}.yaml")
+    model.add_callback("on_train_start", lambda *_: torch.set_num_threads(threads))
+    return model
 
 
 def ultralytics_epochs(task: dict, name: str, options: dict) -> None:
     """Trains a model of Ultralytics, such as yolov9s, with its defaults."""
-    import ultralytics.engine.trainer as trainer
-    from ultralytics import YOLO
+    model = prepared_ultralytics(name)
+    from ultralytics.utils.torch_utils import get_flops
 
-    trainer.check_amp = lambda model: True  # the check downloads another model to compare two images
-    watch, model = Stopwatch(task, name), YOLO(f"{name}.yaml")
+    watch = Stopwatch(task, name)
+    model.add_callback("on_train_start", lambda it: watch.cells.update(GFLOP=get_flops(it.model, task["imgsz"])))
     model.add_callback("on_train_epoch_start", watch.started)
     model.add_callback("on_train_epoch_end", watch.ended)
     model.train(**options, val=False, plots=False, save=False)
@@ -129,9 +146,18 @@ def ultralytics_epochs(task: dict, name: str, options: dict) -> None:
 def libreyolo_epochs(task: dict, size: str, options: dict) -> None:
     """Trains a YOLOX of LibreYOLO, of the size s, n, ..., with its defaults."""
     from libreyolo import LibreYOLOX
+    from libreyolo.training.trainer import BaseTrainer
 
-    watch, model = Stopwatch(task, f"yolox_{size}"), LibreYOLOX(None, size=size)
-    model.train(**options, eval_interval=0, callbacks=watch.ended)  # it tells the end of an epoch only
+    watch, model, train_epoch = Stopwatch(task, f"yolox_{size}"), LibreYOLOX(None, size=size), BaseTrainer._train_epoch
+
+    def timed(*arguments, **options):
+        watch.started()
+        result = train_epoch(*arguments, **options)
+        watch.ended()
+        return result
+
+    BaseTrainer._train_epoch = timed
+    model.train(**options, eval_interval=0)
 
 
 def epochs(path: str, model: str, batch: int, workers: int) -> None:
@@ -148,10 +174,14 @@ class Account:
     """Divides wall time by which function of the trainer runs; `start` is what comes before the first epoch."""
 
     def __init__(self):
-        self.seconds, self.part, self.since = {}, "start", time.perf_counter()
+        self.seconds, self.part, self.since, self.threads = {}, "start", time.perf_counter(), 0
 
     def enter(self, part: str) -> str:
         """Ends the current part and begins another one. Returns the name of the part before."""
+        import torch
+
+        if part == "steps":
+            self.threads = torch.get_num_threads()
         now, before = time.perf_counter(), self.part
         self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
         self.part, self.since = part, now
@@ -184,19 +214,18 @@ def account(path: str, model: str, batch: int, workers: int) -> None:
         parts.count(BaseTrainer, "_save_checkpoint", "saving")
         LibreYOLOX(None, size=model).train(**options)
     else:
+        network = prepared_ultralytics(model)
         import ultralytics.engine.trainer as trainer
-        from ultralytics import YOLO
 
-        trainer.check_amp = lambda model: True  # the check downloads another model to compare two images
         parts.count(trainer.BaseTrainer, "validate", "evaluation")
         parts.count(trainer.BaseTrainer, "save_model", "saving")
         parts.count(trainer.BaseTrainer, "final_eval", "end")
-        network = YOLO(f"{model}.yaml")
         network.add_callback("on_train_epoch_start", lambda *_: parts.enter("steps"))
         network.add_callback("on_train_epoch_end", lambda *_: parts.enter("log"))
         network.train(**options)
     parts.enter("end")
-    print(json.dumps({"trainer": f"{task['peer']} {version(task['peer'])}", "seconds": parts.seconds}))
+    name = f"{task['peer']} {version(task['peer'])}"
+    print(json.dumps({"trainer": name, "seconds": parts.seconds, "threads": parts.threads}))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,9 @@ def main(cfg: Config) -> None:
     if unknown := [name for name in cfg.only if name not in PUBLISHED]:
         raise ConfigError(f"only={','.join(unknown)}: choose from {', '.join(PUBLISHED)}")
     file = Path(cfg.results)
-    done = {(row["data"], row["seed"]) for row in read_rows(file)}
+    same = (cfg.model, str(cfg.image_size), str(cfg.epochs))
+    rows = [row for row in read_rows(file) if (row["model"], row["image_size"], row["epochs"]) == same]
+    done = {(row["data"], row["seed"]) for row in rows}
     for seed in cfg.seeds:
         for name in cfg.only:
             if (name, str(seed)) not in done:

@@ -222,7 +222,8 @@ def main(cfg: Config) -> None:
         rows = [cells(cfg, seconds_of_run(cfg, Path(place)))]
         for peer, (_, model) in PEERS.items() if cfg.peers else ():
             account = account_of_peer(cfg, Path(place), peer)
-            rows.append(cells(cfg, account["seconds"]) | {"model": f"{model} of {account['trainer']}"})
+            name = f"{model} of {account['trainer']}, {account['threads']} threads"
+            rows.append(cells(cfg, account["seconds"]) | {"model": name})
     time_of = "wall time" if cfg.wall else "CPU time"
     for row in rows:
         add_row("whole_run", HEAD, row | {"note": f"{time_of}, workers={show(workers(cfg))}; {cfg.note}"})
