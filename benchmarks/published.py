@@ -1,4 +1,4 @@
-"""Trains on data sets whose results with three other trainers are published, on the published images.
+"""Trains on two data sets of which an AP50 of YOLOv5s, YOLOv7 and YOLOv8s is published, with the same split of the images.
 
     python -m benchmarks.published data=FOLDER weights=yolox_nano.pth
 
@@ -8,6 +8,7 @@ by pycocotools. Each run adds a row to the file `results`. The same command resu
 that was stopped continues from its folder in `output`.
 """
 
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ PARTS = ("train", "valid", "test")
 
 
 class DataSet(NamedTuple):
-    """Images of the parts, and the published AP50, in percent, of one run each of other trainers."""
+    """Numbers of images of the parts, and the published AP50, in percent, of one run each of other trainers."""
 
     images: tuple[int, int, int]
     yolov5s: float
@@ -132,10 +133,20 @@ def parts(cfg: Config, name: str, folder: Path) -> dict[str, str]:
     return {part: str(lists / f"{part}.txt") for part in PARTS}
 
 
+def images_in(file: str) -> int:
+    """Returns how many images an annotation file has: a COCO JSON, or a list with one per line."""
+    text = Path(file).read_text(encoding="utf-8")
+    return len(json.loads(text)["images"]) if file.endswith(".json") else len(text.split())
+
+
 def train_once(cfg: Config, name: str, seed: int) -> dict[str, Any]:
     """Trains, evaluates last.pt and best.pt on two parts, and returns the cells of the row."""
     folder = Path(cfg.output).absolute() / f"{name}_{seed}"
     sources = parts(cfg, name, folder)
+    if (images := tuple(map(images_in, sources.values()))) != PUBLISHED[name].images:
+        raise ConfigError(
+            f"data={cfg.data}: the parts of {name} have {images} images, published {PUBLISHED[name].images}"
+        )
     constants = {"model": cfg.model, "weights": cfg.weights, "seed": seed, "workers": cfg.workers}
     constants |= {"image_size": (cfg.image_size, cfg.image_size), "epochs": cfg.epochs, "report": False}
     constants |= {"evaluate_every": cfg.evaluate_every, "output": str(folder), "name": "run", "resume": True}
@@ -157,7 +168,8 @@ def train_once(cfg: Config, name: str, seed: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, str]]) -> str:
     """Returns a table in Markdown: AP50 and AP of best.pt in percent, next to the published AP50."""
-    lines = ["| data | seed | valid AP50 | test AP50 | valid AP | test AP | YOLOv5s | YOLOv7 | YOLOv8s | CPU minutes |"]
+    names = ("valid AP50", "test AP50", "valid AP", "test AP", "published: YOLOv5s", "YOLOv7", "YOLOv8s", "CPU minutes")
+    lines = [f"| data | seed | {' | '.join(names)} |"]
     lines.append("|---|" + "--:|" * 9)
     for row in rows:
         cells = [f"{100 * float(row[f'best_{part}_{metric}']):.1f}" for metric in ("AP50", "AP") for part in PARTS[1:]]

@@ -1,5 +1,6 @@
 """The numbers of both READMEs are those of the rows in benchmarks/results: none is missing, and none is added."""
 
+import itertools
 import json
 import re
 import shutil
@@ -125,6 +126,17 @@ def test_no_setting_of_libreyolo_is_better_than_its_defaults_as_the_readme_says(
 @pytest.mark.parametrize("stage", ["report", "choose"])
 def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
     assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
+
+
+@pytest.mark.parametrize(
+    "page", [RESULTS / "small_data.md", ROOT / "docs/start.md", ROOT / "docs/zh/train_on_your_data.md"]
+)
+def test_the_pages_say_how_many_images_gave_which_map(page):
+    whole = maps(ROWS, "screen epochs=50", "best_rate_2_freeze_0")  # with what are the defaults now
+    for name, few in itertools.groupby(sorted(maps(ROWS, "few", "new_30_images").items()), lambda item: item[0][0]):
+        scores = [score for _, score in few]
+        assert len(scores) == 3 and f"{mean(scores):.1f} ± {stdev(scores):.1f}" in text_of(page)
+        assert f"{whole[name, 0]:.1f}" in text_of(page)
 
 
 @pytest.mark.parametrize("name", ["results.png", "models.png"])
