@@ -14,7 +14,7 @@ from PIL import Image
 
 import nets
 import train
-from benchmarks import aquarium, small_data
+from benchmarks import aquarium, published, small_data
 from benchmarks.small_data_tables import differences, interval, maps
 from benchmarks.table import RESULTS, read_rows
 from docs import draw_models, draw_results
@@ -126,6 +126,10 @@ def test_no_setting_of_libreyolo_is_better_than_its_defaults_as_the_readme_says(
 @pytest.mark.parametrize("stage", ["report", "choose"])
 def test_the_page_of_small_data_has_the_tables_that_the_program_prints(stage):
     assert small_data.tables(ROWS, stage) in text_of(RESULTS / "small_data.md")
+
+
+def test_the_page_of_published_results_has_the_table_that_the_program_prints():
+    assert published.table(read_rows(RESULTS / "published.csv")) in text_of(RESULTS / "published.md")
 
 
 @pytest.mark.parametrize(
