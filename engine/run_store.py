@@ -19,7 +19,6 @@ from engine.environment import last_start, run_id
 from engine.run_lock import lock
 from utils import checkpoint, remote
 from utils.file_checks import CheckpointError
-from utils.files import files_under
 from utils.remote import FetchError, is_address, is_storage, path_of
 from utils.remote_cache import place, shown
 
@@ -93,6 +92,15 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
         shutil.rmtree(fetched, ignore_errors=True)
 
 
+def _files_of(run: Path) -> set[str]:
+    """Returns the names of the files of a run, with those of its evaluation, and without hidden ones, which are temporary."""
+    found = set()
+    for place, folders, names in os.walk(run):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found |= {Path(place, name).relative_to(run).as_posix() for name in names if not name.startswith(".")}
+    return found
+
+
 def _steps(path: Path) -> int:
     """Returns the number of steps of a last.pt, -1 for one that is missing or damaged."""
     try:
@@ -158,9 +166,8 @@ class Uploads:
         copy = self.folder / COPY  # stays this version when a save replaces last.pt
         with suppress(FileNotFoundError):
             shutil.copy2(self.folder / LAST, copy)
-        for name in sorted(files_under(self.folder), key=lambda name: name != CLAIM):
-            if name not in (LAST, "lock") and not name.endswith(".tmp"):
-                self._one(name, self.folder / name)
+        for name in sorted(_files_of(self.folder) - {LAST, "lock"}, key=lambda name: (name != CLAIM, name)):
+            self._one(name, self.folder / name)
         self._one(LAST, copy)
         copy.unlink(missing_ok=True)
 

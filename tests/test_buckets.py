@@ -136,7 +136,8 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
         if epoch != at[0]:  # the mean loss of an epoch that two numbers of processes trained is another mean
             assert ours == pytest.approx(theirs, rel=3e-7)  # another number of processes rounds otherwise
     there = {path.removeprefix(f"{runs}/{folder.name}/") for path in storage().find(runs)}
-    assert there == {name for name in files_under(folder) if name != "lock"}
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file()}
+    assert there == here - {"lock"} and "evaluation/report.html" in here
     assert storage().cat_file(f"{runs}/{folder.name}/last.pt") == (folder / "last.pt").read_bytes()
 
 

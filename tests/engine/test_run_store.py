@@ -79,7 +79,7 @@ def test_a_run_from_and_to_a_bucket_has_the_bits_of_a_run_in_folders_and_resumes
 ):
     data = upload(demo_images, "faulty://bucket/set")
     local, *_ = small.train_quietly(small.config(demo_images, tmp_path / "runs"))
-    changes = {"train": f"{data}/train.txt", "val": f"{data}/val.txt"}
+    changes = {"train": f"{data}/train.txt", "val": f"{data}/val.txt", "report": True}
     first, text = run_once(small.config(demo_images, RUNS, **changes))
     small.assert_same_run(local, first)
     assert f"{RUNS}/{first.name}" in text.splitlines()[-1] and str(tmp_path) not in text.partition("done:")[2]
@@ -87,6 +87,8 @@ def test_a_run_from_and_to_a_bucket_has_the_bits_of_a_run_in_folders_and_resumes
     assert {"last.pt", "best.pt", "log.csv", "config.json", "environment.json", "curves.png"} <= names.keys()
     for name in ("last.pt", "best.pt", "log.csv"):
         assert names[name] == (first / name).read_bytes()
+    evaluation = {f"evaluation/{path.name}" for path in (first / "evaluation").iterdir()}
+    assert "evaluation/report.html" in evaluation <= names.keys()
     assert not [name for name in names if name.startswith(".") or name == "lock"]
     shutil.rmtree(tmp_path / "cache")  # another computer
     again, text = run_once(small.config(demo_images, RUNS, **changes, resume=True))
