@@ -95,9 +95,9 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
 def _files_of(run: Path) -> set[str]:
     """Returns the names of the files of a run, with those of its evaluation, and without hidden ones, which are temporary."""
     found = set()
-    for place, folders, names in os.walk(run):
+    for top, folders, names in os.walk(run):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found |= {Path(place, name).relative_to(run).as_posix() for name in names if not name.startswith(".")}
+        found |= {Path(top, name).relative_to(run).as_posix() for name in names if not name.startswith(".")}
     return found
 
 
