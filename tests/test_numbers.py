@@ -51,9 +51,9 @@ def of_libreyolo() -> set[str]:
     of_sets = interval([mean(some) for some in differences(small_data.REPORT, ours, theirs)])
     means = [mean(some[run] for run in some if run[0] in small_data.REPORT) for some in (ours, theirs, *others)]
     longer = [maps(ROWS, "long", recipe) for recipe in ("new", "libreyolo_yolox_nano")]
-    same_run = [some[run] for some in (*longer, ours, theirs) for run in longer[0]]
+    same_runs = [mean(some[run] for run in longer[0]) for some in (*longer, ours, theirs)]
     lengths = {str(small_data.DATA[name].epochs) for name in small_data.REPORT} | {"60", "300"}
-    return points(*means, *of_sets, *same_run) | lengths | {"95"}
+    return points(*means, *of_sets, *same_runs) | lengths | {"95"}
 
 
 def of_why() -> set[str]:
