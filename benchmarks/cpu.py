@@ -65,8 +65,8 @@ def own_speed(constants: train.Config) -> dict:
         networks.append(network)
 
     train_epoch, train.fit_one_epoch = train.fit_one_epoch, timed
-    data = train.main(constants)
-    images = json.loads((data.folder / "environment.json").read_text(encoding="utf-8"))["training_images"]
+    outcome = train.main(constants)
+    images = json.loads((outcome.folder / "environment.json").read_text(encoding="utf-8"))["training_images"]
     gflop = cost(networks[-1].eval(), constants.image_size[0])["gflops"]
     return {"images/s": images / seconds[1], "GFLOP": gflop, "threads": torch.get_num_threads()}
 

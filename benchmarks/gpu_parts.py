@@ -5,7 +5,6 @@ A part yields rows (column -> cell) and ends before `end`, a value of time.monot
 
 import gc
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,13 +15,12 @@ import torch
 
 import nets
 from benchmarks import step
+from benchmarks.own_process import MARGIN, ROOT
 from datasets.loader import TrainSampler
 from engine.memory import StepProbe
 from engine.network import accelerate
 from engine.optimizer import Updater
 
-ROOT = Path(__file__).parents[1]
-MARGIN = 4.0  # seconds that a part leaves unused: its process has to end, too
 WARM_UP = 3  # steps that are not measured: memory and algorithms are chosen in the first ones
 
 
@@ -42,19 +40,6 @@ def attempt(row: dict, measure: Callable[[], dict], end: float) -> dict:
     finally:
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def run(command: list[str], end: float) -> str:
-    """Runs a program and returns what it prints. Raises an error with its last line if it fails or takes too long."""
-    limit = end - MARGIN - time.monotonic()
-    environment = {**os.environ, "YOLO_OFFLINE": "1"}
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, env=environment)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"not done after {limit:.0f} s, when the time of the part ended") from None
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
-    return done.stdout
 
 
 def settings(cfg, model: str, amp: str) -> step.Config:

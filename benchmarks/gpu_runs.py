@@ -1,6 +1,5 @@
 """Parts of benchmarks.gpu that train whole runs: where their time goes, their speed, two processes, and an exported file."""
 
-import json
 import re
 import statistics
 import sys
@@ -19,8 +18,9 @@ import torch
 import export
 import train
 from benchmarks import whole_run
-from benchmarks.gpu_parts import ROOT, attempt, run
-from benchmarks.peer_task import write_task
+from benchmarks.gpu_parts import attempt
+from benchmarks.own_process import run
+from benchmarks.peer_task import peer_row
 from benchmarks.table import read_rows
 from datasets.formats.options import read_options
 from datasets.sources import read_train_and_val
@@ -123,10 +123,7 @@ def peer_epochs(cfg, constants: train.Config, peer: str, model: str, end: float,
     """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
     data = read_train_and_val(constants.train, constants.val, read_options(), lambda *_: None)
     made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0, "options": options or {}}
-    with tempfile.TemporaryDirectory() as name:
-        write_task(Path(name), peer, *data, made)
-        words = ["epochs", f"{name}/task.json", model, str(cfg.batch_size), str(cfg.workers)]
-        return json.loads(run([cfg.peers, str(ROOT / "benchmarks" / "peers.py"), *words], end).splitlines()[-1])
+    return peer_row(cfg.peers, "epochs", peer, model, data, made, cfg.batch_size, cfg.workers, end)
 
 
 def ranks(cfg, end: float) -> Iterator[dict]:

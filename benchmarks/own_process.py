@@ -3,13 +3,19 @@
 import multiprocessing
 import os
 import resource
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
+
+ROOT = Path(__file__).parents[1]
+MARGIN = 4.0  # seconds that a program leaves unused: the one that started it has to end, too
 
 
 def in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
@@ -42,3 +48,16 @@ def usage_cells(usage: resource.struct_rusage) -> dict[str, Any]:
     unit = 1 if sys.platform == "darwin" else 1024
     minutes = (usage.ru_utime + usage.ru_stime) / 60
     return {"cpu_minutes": minutes, "peak_MiB": round(usage.ru_maxrss * unit / 2**20)}
+
+
+def run(command: list[str], end: float) -> str:
+    """Runs a program and returns what it prints. Raises an error with its last line if it fails or takes too long."""
+    limit = end - MARGIN - time.monotonic()
+    environment = {**os.environ, "YOLO_OFFLINE": "1"}
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, env=environment)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"not done after {limit:.0f} s, when the time of the part ended") from None
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+    return done.stdout

@@ -3,12 +3,13 @@
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.own_process import usage_cells
+from benchmarks.own_process import run, usage_cells
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations
 from deploy.label_files import yolo_text
@@ -59,6 +60,16 @@ def write_yolo(folder: Path, split: str, data: Annotations) -> None:
         (labels / f"{index:06}.txt").write_text(text, encoding="utf-8")
         path = Path(data.path(index)).absolute()
         (images / f"{index:06}{path.suffix}").symlink_to(path)
+
+
+def peer_row(
+    python: str, kind: str, peer: str, model: str, data: tuple, constants: dict, batch: int, workers: int, end: float
+) -> dict:
+    """Trains `model` of another trainer, and returns the row that benchmarks/peers.py prints. `kind`: epochs or account."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_task(Path(folder), peer, *data, constants)
+        command = [python, str(PEERS_SCRIPT), kind, f"{folder}/task.json", model, str(batch), str(workers)]
+        return json.loads(run(command, end).splitlines()[-1])
 
 
 def run_peer(python: str, folder: Path, task: dict) -> dict[str, Any]:

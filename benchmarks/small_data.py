@@ -8,6 +8,7 @@ resumes. benchmarks/results/small_data.md describes the data sets in `data` and 
 
 LibreYOLO has its defaults, its schedule scaled to the length, and its best learning rate: `stage=choose` measures five settings
 on data that are not reported, with one seed; `stage=report` has 15 or 20 epochs and three seeds, and `stage=long` 60 epochs.
+`stage=few` trains on 30 images.
 """
 
 import itertools
@@ -142,9 +143,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = (
-        "report"  # report: 15 or 20 epochs; long: 60; choose: settings of LibreYOLO; few: 30 images; or scratch
-    )
+    stage: str = "report"  # report: 15 or 20 epochs; long: 60; few: 30 images; choose: of LibreYOLO; scratch
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them

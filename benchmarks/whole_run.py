@@ -17,9 +17,6 @@ CPU time of one process that also loads the images, which other programs do not 
 
 import contextlib
 import io
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +31,7 @@ from torch import Tensor
 
 import nets
 import train
-from benchmarks.peer_task import PEERS_SCRIPT, write_task
+from benchmarks.peer_task import peer_row
 from benchmarks.table import add_row
 from datasets import demo
 from datasets.formats.options import read_options
@@ -51,10 +48,8 @@ simulated device (see benchmarks/whole_run.py), or 0: on the CPU. The steps wait
 their note: CPU time of one process, in which a step takes the device's time only."""
 PARTS = ("steps", "loading", "evaluation", "saving", "log")  # of the rows; the rest is the end
 START = ("imports", "data", "model")
-PEERS = {
-    "libreyolo": ("n", "yolox_nano"),
-    "ultralytics": ("yolo11n", "yolo11n"),
-}  # its name of the model, and a usual one
+PEERS = {"libreyolo": "n", "ultralytics": "yolo11n"}  # and its name of the model
+LIMIT = 6 * 3600.0  # seconds that another trainer may take
 
 
 @dataclass(frozen=True)
@@ -193,15 +188,9 @@ def seconds_of_run(cfg: Config, folder: Path) -> dict[str, float]:
 def account_of_peer(cfg: Config, folder: Path, peer: str) -> dict:
     """Trains with another trainer, its defaults and the same images, and returns its name and the seconds of each part."""
     data = read_train_and_val(f"{folder}/data/train.txt", f"{folder}/data/val.txt", read_options(), lambda *_: None)
-    (folder / peer).mkdir()
-    sizes = {"weights": None, "epochs": cfg.epochs, "image_size": (cfg.image_size,) * 2, "seed": 0}
-    write_task(folder / peer, peer, *data, sizes)
-    words = ["account", f"{folder}/{peer}/task.json", PEERS[peer][0], str(cfg.batch_size), str(workers(cfg) or 0)]
-    command = [cfg.peers, str(PEERS_SCRIPT), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "YOLO_OFFLINE": "1"})
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
-    return json.loads(done.stdout.splitlines()[-1])
+    made = {"weights": None, "epochs": cfg.epochs, "image_size": (cfg.image_size,) * 2, "seed": 0}
+    end = time.monotonic() + LIMIT
+    return peer_row(cfg.peers, "account", peer, PEERS[peer], data, made, cfg.batch_size, workers(cfg) or 0, end)
 
 
 def cells(cfg: Config, seconds: dict[str, float]) -> dict[str, str]:
@@ -220,9 +209,9 @@ def main(cfg: Config) -> None:
     with tempfile.TemporaryDirectory() as place:
         draw(Path(place) / "data", cfg.images, cfg.val_images)
         rows = [cells(cfg, seconds_of_run(cfg, Path(place)))]
-        for peer, (_, model) in PEERS.items() if cfg.peers else ():
+        for peer in PEERS if cfg.peers else ():
             account = account_of_peer(cfg, Path(place), peer)
-            name = f"{model} of {account['trainer']}, {account['threads']} threads"
+            name = f"{account['trainer']}, {PEERS[peer]}, threads: {account['threads']}"
             rows.append(cells(cfg, account["seconds"]) | {"model": name})
     time_of = "wall time" if cfg.wall else "CPU time"
     for row in rows:

@@ -87,13 +87,13 @@ def fetch_run(output: str | Path, newest: Callable[[], Path | None]) -> None:
                 raise FetchError(problem)
         else:
             for name in sorted(needed, key=lambda name: name == LAST):  # last.pt last: it refers to the others
-                (run / name).parent.mkdir(exist_ok=True)
+                (run / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(fetched / name, run / name)
         shutil.rmtree(fetched, ignore_errors=True)
 
 
 def _files_of(run: Path) -> set[str]:
-    """Returns the names of the files of a run, with those of its evaluation, and without hidden ones, which are temporary."""
+    """Returns the names of the files of a run, with the evaluation, and without hidden files, which are temporary."""
     found = set()
     for top, folders, names in os.walk(run):
         folders[:] = [name for name in folders if not name.startswith(".")]

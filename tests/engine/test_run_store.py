@@ -128,11 +128,14 @@ def test_what_has_more_steps_is_copied_to_the_other_place(folder):
         fetch()
         assert steps(folder) == [2, 2]
     saved(folder, 3)
+    (folder / "evaluation/of/one").mkdir(parents=True)
+    (folder / "evaluation/of/one/note.txt").touch()
     fetch()
     shutil.rmtree(folder)
     fsspec.filesystem("faulty").pipe_file(f"/bucket/runs/{folder.name}/epoch_0001.pt", b"large")
     fetch()
     assert steps(folder) == [3, 3] and not (folder / "epoch_0001.pt").exists()
+    assert (folder / "evaluation/of/one/note.txt").exists()
     reads = Faulty.reads
     fetch()
     assert Faulty.reads == reads  # it is the same
