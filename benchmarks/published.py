@@ -43,43 +43,15 @@ PUBLISHED = {
 }
 # The numbers of the images BloodImage_00000.jpg ... in Roboflow's parts of BCCD; all others are for training.
 BCCD_PARTS = {
-    "valid": (
-        *(
-            0,
-            4,
-            12,
-            17,
-            21,
-            26,
-            50,
-            57,
-            63,
-            69,
-            70,
-            71,
-            75,
-            76,
-            86,
-            92,
-            93,
-            104,
-            107,
-            108,
-            109,
-            110,
-            123,
-            126,
-            127,
-            130,
-        ),
-        *(135, 141, 161, 182, 183, 187, 205, 211, 216, 217, 221, 225, 228, 245, 246, 252, 258, 259, 263, 270, 272, 273),
-        *(274, 276, 277, 281, 296, 297, 298, 300, 309, 315, 319, 331, 335, 344, 348, 355, 364, 371, 377, 384, 392, 402),
-        *(403, 404, 410),
-    ),
-    "test": (
-        *(38, 44, 62, 90, 99, 112, 113, 120, 133, 134, 154, 160, 190, 191, 204, 227, 235, 241, 254, 265, 266, 275, 278),
-        *(284, 289, 301, 302, 325, 334, 336, 337, 350, 359, 369, 385, 386),
-    ),
+    "valid": """
+        0 4 12 17 21 26 50 57 63 69 70 71 75 76 86 92 93 104 107 108 109 110 123 126 127 130 135 141 161 182 183 187 205 211
+        216 217 221 225 228 245 246 252 258 259 263 270 272 273 274 276 277 281 296 297 298 300 309 315 319 331 335 344 348
+        355 364 371 377 384 392 402 403 404 410
+    """,
+    "test": """
+        38 44 62 90 99 112 113 120 133 134 154 160 190 191 204 227 235 241 254 265 266 275 278 284 289 301 302 325 334 336 337
+        350 359 369 385 386
+    """,
 }
 
 
@@ -125,7 +97,9 @@ def parts(cfg: Config, name: str, folder: Path) -> dict[str, str]:
     for linked in ("JPEGImages", "Annotations"):
         if not (folder / linked).exists():
             os.symlink(data / linked, folder / linked)
-    chosen = {part: {f"BloodImage_{number:05d}" for number in numbers} for part, numbers in BCCD_PARTS.items()}
+    chosen = {
+        part: {f"BloodImage_{int(number):05d}" for number in numbers.split()} for part, numbers in BCCD_PARTS.items()
+    }
     everything = {path.stem for path in (data / "Annotations").iterdir()}
     chosen["train"] = everything - chosen["valid"] - chosen["test"]
     for part, stems in chosen.items():
