@@ -4,7 +4,6 @@ import json
 import shlex
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from lively import lively_checkpoint
@@ -14,11 +13,9 @@ from simulated_gpu import simulated_gpu
 from small import assert_same_run, config, train_quietly
 
 import evaluate
-import export
 import predict
 from datasets import demo
 from datasets.errors import DataError
-from deploy.detector import Detector
 from utils import checkpoint
 from utils.config import ConfigError
 
@@ -165,31 +162,6 @@ def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path
     with refused((ConfigError, DataError), *expected):
         train_quietly(constants(data, tmp_path / "runs", **{"weights": old, **changes}))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path):
-    path = export.main(export.Config(checkpoint=str(run[0] / "best.pt"), output=str(tmp_path / "a.onnx")))
-    images = [str(demo_images / f"{number}.png") for number in range(4)]
-    ours, theirs = (Detector(one, confidence=0.01, device="cpu")(images) for one in (run[0] / "best.pt", path))
-    labels = set()
-    for one, other in zip(ours, theirs, strict=True):
-        labels |= set(one.labels.tolist())
-        np.testing.assert_array_equal(one.labels, other.labels)
-        np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-4)
-    assert min(labels) < len(OLD) <= max(labels)
-
-
-@pytest.mark.slow
-def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tmp_path):
-    options = {"checkpoint": str(run[0] / "best.pt"), "output": str(tmp_path / "a.onnx")}
-    path = export.main(export.Config(**options, confidence=0.0, max_detections=5))
-    images = [str(demo_images / "0.png")]
-    limits = {"confidence": 0.0, "max_detections": 3, "device": "cpu"}
-    (ours,), (theirs,) = (Detector(one, **limits)(images) for one in (run[0] / "best.pt", path))
-    for found in (ours, theirs):
-        assert int((found.labels < len(OLD)).sum()) == int((found.labels >= len(OLD)).sum()) == 3
-    np.testing.assert_array_equal(ours.labels, theirs.labels)
 
 
 @pytest.mark.slow

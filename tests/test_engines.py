@@ -219,7 +219,9 @@ def test_a_pytorchjob_goes_on_with_two_and_then_three_of_its_four_nodes(machine,
 def cluster(tmp_path, monkeypatch):
     """A cluster of Ray with four nodes of one core, and a head without cores, on this computer."""
     pytest.importorskip("ray", reason="Ray is no requirement")
-    for name, value in {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}.items():
+    variables = {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    variables["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "10"  # not 60 until it takes a group of dead nodes for late
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     from ray.cluster_utils import Cluster
 

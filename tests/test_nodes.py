@@ -34,13 +34,13 @@ TRAINING = {
     **{"train": "images/train.txt", "val": "images/val.txt", "weights": "none", "image_size": "64,64"},
     **{"model": "tiny_n", "epochs": 3, "freeze_epochs": 1, "batch_size": 3, "freeze_batch_size": 4},
     **{"no_aug_epochs": 1, "workers": 0, "device": "cpu", "name": "small", "output": "output"},
-    **{"save_minutes": 0.005, "timeout_minutes": 0.33},
+    **{"save_minutes": 0.005, "timeout_minutes": 0.33, "report": "false"},
 }
 IMAGES = {"train": range(18), "val": range(18, 26)}
 SILENT = 8  # seconds without a sign of life after which torchrun takes a node for dead
 LONG = 180  # seconds after which a process hangs
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
 import tiny, train
 from engine import optimizer
@@ -55,6 +55,7 @@ def slow_step(*arguments):
 def slow_save(path, contents):
     if {save_seconds} and os.environ["RANK"] == "0" and contents["epoch"] == 1 and str(path).endswith("last.pt"):
         checkpoint.save = save
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a save would be finished for 30 seconds
         print("sleeping", flush=True)
         time.sleep({save_seconds})
         print("awake", flush=True)

@@ -63,10 +63,10 @@ def is_run(command: str) -> bool:
 
 def found(kind) -> list:
     """Parameters of tests: the commands or blocks of all pages, each once, at the first page that has it."""
-    first: dict[str, str] = {}
+    first: dict[str, tuple[str, str]] = {}  # provide() makes a copy of FOLDER for that of VOC
     for page in pages.USER_PAGES:
         for command in filter(is_run, kind(text_of(page))):
-            first.setdefault(command, page.name)
+            first.setdefault(command.replace("VOCdevkit/VOC2007", "FOLDER"), (command, page.name))
     slow = re.compile(r"torchrun|.*(export\.py|suspects|resume=)|python train\.py( train=FOLDER)?( val=\.2)?$")
     return [
         pytest.param(
@@ -74,7 +74,7 @@ def found(kind) -> list:
             id=f"{page}: {command.splitlines()[0]}",
             marks=[pytest.mark.slow] if page not in QUICK or slow.match(command) else [],
         )
-        for command, page in first.items()
+        for command, page in first.values()
     ]
 
 

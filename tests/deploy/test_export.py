@@ -348,13 +348,3 @@ def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(dem
     for ours, theirs in (evaluated, predicted):
         assert len(ours) == len(theirs) > 10
         np.testing.assert_allclose(*([entry["bbox"] for entry in one] for one in (ours, theirs)), atol=0.05)
-
-
-@pytest.mark.slow
-def test_the_map_of_the_file_is_that_of_the_official_weights(shared, tmp_path):
-    options = {"model": "yolox_nano", "output": str(tmp_path / "nano.onnx")}
-    file = run(shared / "weights/yolox_nano.pth", **options, images=str(shared / "data/coco_val326/images"))
-    data = str(shared / "data/coco_val326/instances_val2017_core326.json")
-    options = {"data": data, "output": str(tmp_path / "out"), "device": "cpu", "workers": 0}
-    metrics = evaluate.main(evaluate.Config(str(file), **options))
-    assert metrics["AP"] == pytest.approx(0.28793, abs=5e-4) and metrics["AP50"] == pytest.approx(0.44778, abs=5e-4)

@@ -193,12 +193,12 @@ def damaged(model, how):
 DAMAGES = ("a weight", "order of the classes", "RGB for BGR", "names of the classes", "letterbox")
 
 
-def assert_damages_are_caught(write, fresh, pixels, tmp_path):
+def assert_damages_are_caught(write, fresh, pixels, tmp_path, damages=DAMAGES):
     """`write(model, path)` -> a file of the model; `fresh()` loads the model."""
     loaded = fresh()
     sound = write(fresh().model, tmp_path / "sound")
     verify(sound, loaded.model, pixels, loaded.classes)
-    for how in DAMAGES:
+    for how in damages:
         changes = {"classes": loaded.classes[::-1]} if how == "names of the classes" else {"letterbox": "stretch"}
         if how in ("names of the classes", "letterbox"):
             file = changed_metadata(sound, sound.with_name(how + sound.name), **changes)
@@ -282,7 +282,12 @@ def test_the_file_of_real_weights_is_evaluated_and_its_damages_are_caught(tmp_pa
         convert(kind, model.fuse(), about, path)
         return path
 
-    assert_damages_are_caught(write, lambda: official(shared), pixels, tmp_path)
+    converted = (
+        "a weight",
+        "names of the classes",
+        "letterbox",
+    )  # the others, each a conversion: above, in an ONNX file
+    assert_damages_are_caught(write, lambda: official(shared), pixels, tmp_path, converted)
     options = {"data": str(folder / "instances_val2017_core326.json"), "report": False, "output": str(tmp_path / "a")}
     metrics = evaluate.main(evaluate.Config(str(tmp_path / f"sound{FORMATS[kind].suffix}"), **options))
     assert abs(metrics["AP"] - 0.2880) < 0.001

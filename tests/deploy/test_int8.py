@@ -184,11 +184,14 @@ def test_what_cannot_work_names_the_fix(painted):
 
 
 @pytest.mark.slow
-def test_the_official_nano_loses_at_most_a_point(shared, tmp_path):
+def test_the_official_nano_loses_at_most_a_point(shared, tmp_path, capsys):
+    """And its file of 32 bits has the AP of the official weights (benchmarks/results/official.md)."""
     data = shared / "data"
     options = {"model": "yolox_nano", "images": str(data / "coco_val326/images"), "int8": True, "check_images": 2}
     options |= {"train": str(data / "coco_train337/instances_train2017_subset.json")}
     options |= {"val": str(data / "coco_val326/instances_val2017_core326.json")}
     file = main(Config(str(shared / "weights/yolox_nano.pth"), output=str(tmp_path / "nano.onnx"), **options))
+    (of_float,) = re.findall(r"^float32  mAP50-95 (\S+)", capsys.readouterr().out, re.MULTILINE)
+    assert float(of_float) == pytest.approx(28.79, abs=0.05)
     assert about_of(file)["int8"] and file.stat().st_size < 0.6 * 3.65 * 2**20
     assert len(Detector(file)(np.full((416, 416, 3), 114, np.uint8))) == 1

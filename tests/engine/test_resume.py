@@ -3,9 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
-import time
 import weakref
 from functools import partial
 from pathlib import Path
@@ -429,31 +426,6 @@ def test_state_is_a_function_of_the_log():
     trained = initial.after({"epoch": 1, "AP": 0.3}).after({"epoch": 2, "AP": 0.2})
     assert trained.best_epoch == 0 and trained.done(9, 2) and not trained.done(9, 3)
     assert trained.after({"epoch": 3, "AP": 0.4}).best_epoch == 3
-
-
-@pytest.mark.slow
-def test_killed_process_of_yolox_nano_resumes_with_the_same_bits(demo_images, tmp_path):
-    """kill -9 at two moments that the clock chooses, with saves after every step."""
-    changes = {"model": "yolox_nano", "learning_rate": 0.01, "save_minutes": 1e-9}
-    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", **changes))
-    cfg = config(demo_images, tmp_path / "killed", **changes)
-    words = [f"{name}={train.show(value)}" for name, value in vars(cfg).items() if value != getattr(train.Config, name)]
-    command = [sys.executable, str(ROOT / "train.py"), *words, "resume=true"]
-    for kill in range(2):
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        before, deadline = saved_at(tmp_path / "killed"), time.monotonic() + 120
-        while saved_at(tmp_path / "killed") <= before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.3 * kill)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
-    assert_same_run(only_run(tmp_path / "killed"), expected)
-
-
-def saved_at(output: Path) -> float:
-    """When last.pt was last written; 0 if it was not."""
-    return max((path.stat().st_mtime for path in output.glob("*/last.pt")), default=0.0)
 
 
 def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_path, monkeypatch):

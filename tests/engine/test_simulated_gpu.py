@@ -107,6 +107,7 @@ CASES = [
     pytest.param(family, amp, marks=() if (family, amp) in QUICK else pytest.mark.slow)
     for family in MODELS
     for amp in ("none", "fp16", "bf16")
+    if amp != "bf16" or family == "tiny"  # the same code as fp16, without the scaler
 ]
 
 
