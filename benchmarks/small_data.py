@@ -90,6 +90,7 @@ LIBREYOLO = {  # its schedule as it is, with three learning rates, and scaled, w
     "libreyolo_scaled": Recipe(peer="libreyolo", scaled=True),
     "libreyolo_scaled_rate_0.25": Recipe(peer="libreyolo", options={"lr0": RATE_OF_LIBREYOLO / 4}, scaled=True),
     "libreyolo_batch_8": Recipe(peer="libreyolo", options={"batch": 8}),  # as many steps as with the defaults of Thaw
+    "libreyolo_batch_4": Recipe(peer="libreyolo", options={"batch": 4}),
     "libreyolo_adamw_0.001": Recipe(peer="libreyolo", options={"optimizer": "adamw", "lr0": 0.001}),
     "libreyolo_adamw_0.004": Recipe(peer="libreyolo", options={"optimizer": "adamw", "lr0": 0.004}),
     "libreyolo_adamw_scaled": Recipe(peer="libreyolo", options={"optimizer": "adamw", "lr0": 0.001}, scaled=True),
