@@ -93,7 +93,7 @@ class Config(Constants):
     multi_scale: float = 0.0  # the input size changes by up to this fraction every 10 steps
     no_aug_epochs: int | None = None  # last epochs: no mosaic or affine, lowest rate; none: a fifth, at most 15
     # optimization
-    optimizer: str = "adamw"  # adamw: best below 10,000 steps; sgd: for long runs from scratch; adam
+    optimizer: str = "adamw"  # adamw: better in short runs; sgd: for long runs from scratch; adam
     min_learning_rate: float | None = None  # for 64 images per step; none: a twentieth of learning_rate
     schedule: str = "cosine"  # cosine, step or constant
     warmup_epochs: float | None = None  # quadratic growth of the rate; none: 100 steps, or 1 epoch, or a tenth
@@ -343,10 +343,10 @@ class Data(NamedTuple):
 
 def read_and_check_data(cfg: Config, origin: Origin, extra_augment: Callable, parts: Parts, ranks: Ranks) -> Data:
     """Reads the data. Raises ConfigError if they differ between the ranks, or from those of the run to resume."""
-    train, val = ranks.once_per_node(lambda: origin.read(parts.read_data))
-    fingerprint = fingerprint_of(cfg, train, extra_augment, parts)
-    ranks.check_same(fingerprint | common_constants(cfg, val))
-    return Data(*origin.checked_against_run((train, val), fingerprint, MAY_CHANGE))
+    data = Data(*ranks.once_per_node(lambda: origin.read(parts.read_data)))
+    fingerprint = fingerprint_of(cfg, data, extra_augment, parts)
+    ranks.check_same(fingerprint | common_constants(cfg))
+    return Data(*origin.checked_against_run(data, fingerprint, MAY_CHANGE))
 
 
 def with_flip(cfg: Config, trained_classes: Sequence[str]) -> Config:
@@ -423,7 +423,8 @@ def open_folder(
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
     facts = {"processes": ranks.world_size, "training_images": len(data.train)}
-    run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, facts=facts, clock=clock)
+    progress = {"rows": state.rows, "saved_at": origin.saved_at}  # what this start has read
+    run = open_run(folder, config, ranks, **progress, marks=course.marks, facts=facts, clock=clock)
     about = f"all {len(config)} constants are in config.json; python train.py --help explains them"
     ranks.log(f"run folder {shown(str(folder))}: {about}\n")
     return folder, run
@@ -506,26 +507,27 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.input_size)
 
 
-def fingerprint_of(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
+def fingerprint_of(cfg: Config, data: Data, extra_augment: Callable, parts: Parts) -> dict[str, Any]:
     """Returns what a resumed run must have in common with the run before, besides the constants as written."""
     replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
     return {
         "model": cfg.model,
         "image_size": cfg.image_size,
-        "classes": list(data.classes),
-        "training data": data.digest(),
-        "contents of the images": data.image_digest(),
+        "classes": list(data.train.classes),
+        "training data": data.train.digest(),
+        "contents of the images": data.train.image_digest(),
+        "validation data": data.val.digest(),  # which choose best.pt
         "extra_augment": source_digest(extra_augment),
         "parts": replaced,
     }
 
 
-def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
+def common_constants(cfg: Config) -> dict[str, str]:
     """Returns what the processes of one run must have in common besides `fingerprint_of`, as text.
 
     A constant that is added later counts, too, unless PER_NODE names it.
     """
-    other = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__, "validation data": val.digest()}
+    other = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__}
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 

@@ -102,7 +102,9 @@ def read_train_and_val(
     require_division(division, options.split_by)
     found = read_splits(sources, options, log, inside)
     if division:
-        return train_and_val(found[0], division, SPLIT_SEED, options.split_by)
+        data = train_and_val(found[0], division, SPLIT_SEED, options.split_by)
+        _require_boxes(data[0], train, [f"val={val} has taken those with boxes"])
+        return data
     if inside:
         ours, theirs = ([data.path(i) for i in range(len(data))] for data in found)
         if error := shared_error(train, ours, theirs):
@@ -158,10 +160,14 @@ def read_splits(
             _require_val(found[0], source, options)
         try:
             data = read(source, split, options)
-            _require_labels(data, source, split)
+            if len(data) == 0:
+                raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
+            before = data.notes
             data, notes = check_images(data, options)
+            if split == "train":
+                _require_boxes(data, source, [*before, *notes])
             notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
@@ -182,12 +188,10 @@ def read_splits(
     return tuple(found)
 
 
-def _require_labels(data: Annotations, source: str, split: str) -> None:
-    """Raises DataError for data without images, and for training data without boxes to learn."""
-    if len(data) == 0:
-        raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
-    if split == "train" and data.crowd.all():
-        left = "".join(f"; {note}" for note in data.notes)
+def _require_boxes(data: Annotations, source: str, notes: Sequence[str]) -> None:
+    """Raises DataError for training data without boxes to learn, with the notes of what was left out."""
+    if data.crowd.all():
+        left = "".join(f"; {note}" for note in notes)
         hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
         regions = (
             f" besides {amount(len(data.crowd), 'crowd region')}, which are not learned" if len(data.crowd) else ""

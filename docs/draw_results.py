@@ -24,12 +24,12 @@ def fine_tuned(recipe: str) -> list[Bar]:
     """mAP50-95 of a recipe on each data set of the report, by seed."""
     rows = [row for row in read_rows(RESULTS / "small_data.csv") if row["stage"] == "report" and row["AP"]]
     rows = sorted((row for row in rows if row["recipe"] == recipe), key=lambda row: int(row["seed"]))
-    return [(label, [float(row["AP"]) for row in rows if row["data"] == data]) for data, label in DATA.items()]
+    return [(label, [100 * float(row["AP"]) for row in rows if row["data"] == data]) for data, label in DATA.items()]
 
 
 def from_scratch(recipe: str) -> list[float]:
     """mAP50-95 of the runs from scratch on BCCD."""
-    return [float(row["AP"]) for row in read_rows(RESULTS / "small_data.csv") if row["recipe"] == recipe]
+    return [100 * float(row["AP"]) for row in read_rows(RESULTS / "small_data.csv") if row["recipe"] == recipe]
 
 
 def images_per_second(trainer: str) -> float:
@@ -42,12 +42,12 @@ def images_per_second(trainer: str) -> float:
 def draw_bars(axes: Axes, bars: list[Bar], shift: float, color: str, name: str) -> None:
     """Bars of the means with their values above, and lines of one standard deviation if there are several seeds."""
     positions = [number + shift for number in range(len(bars))]
-    means = [statistics.mean(values) for _, values in bars]
+    means = [statistics.fmean(values) for _, values in bars]
     spread = [statistics.stdev(values) if len(values) > 1 else 0 for _, values in bars]
     axes.bar(positions, means, 0.38, color=color, label=name)
     axes.errorbar(positions, means, spread, fmt="none", ecolor=INK, elinewidth=1)
     for position, mean, deviation in zip(positions, means, spread, strict=True):
-        text = f"{100 * mean:.1f}" if mean < 1 else f"{mean:.0f}"
+        text = f"{mean:.1f}" if mean < 100 else f"{mean:.0f}"
         axes.annotate(text, (position, mean + deviation), (0, 2), textcoords="offset points", ha="center", fontsize=9)
     axes.set_xticks(range(len(bars)), [label for label, _ in bars], fontsize=9)
 

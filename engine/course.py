@@ -72,7 +72,8 @@ class Course:
         """Sets the number of epochs at the start, and the lengths that depend on it."""
         warmup, no_aug = self._lengths
         self.warmup_epochs = given_or(warmup, usual_warmup(self.max_plan.shortened(epochs)))
-        self._set(epochs, usual_no_aug_epochs(epochs) if no_aug is None else no_aug)
+        self._chosen_no_aug = usual_no_aug_epochs(epochs) if no_aug is None else no_aug
+        self._set(epochs, self._chosen_no_aug)
 
     def _set(self, epochs: int, no_aug_epochs: int) -> None:
         """Sets the number of epochs, and everything that follows from it."""
@@ -146,7 +147,7 @@ class Course:
         """Returns the expected seconds until the end of the run after `trained` epochs; 0 before the thaw, when it is unknown."""
         if trained < self.plan.freeze_epochs < self.epochs:
             return 0.0
-        return (self.epochs - trained) * self.budget.epoch_seconds
+        return (self.epochs - trained) * self.budget.pace(self.evaluate_every)
 
     def choose_epochs(
         self,
@@ -191,13 +192,14 @@ class Course:
         return text
 
     def shorten_if_late(self, trained: int, ranks: Ranks, followers: Sequence[Follower]) -> None:
-        """With hours=, sends a run that is late to its last epochs, those without augmentation, after `trained` epochs.
+        """After the steps of an epoch: with hours=, sends a run that is late to its last epochs, those without augmentation.
 
-        This happens at most once. `followers`: owners that depend on the number of epochs.
+        This happens at most once. `trained`: number of epochs; `followers`: owners that depend on the number of epochs.
         """
+        self.budget.end_training()
         if not self.budget.limit or trained >= self.first_no_aug:
             return
-        fitting = ranks.on_main(self.budget.epochs_left)
+        fitting = ranks.on_main(lambda: self.budget.epochs_left(self.evaluate_every))
         if fitting > self.no_aug_epochs:
             return
         before, last = self.epochs, min(self.no_aug_epochs, max(fitting, 1))
@@ -213,7 +215,8 @@ class Course:
         return {
             "max_epochs": self.max_plan.epochs if self._chooses_epochs else 0,
             "warmup_epochs": self.warmup_epochs,
-            "no_aug_epochs": self.no_aug_epochs,
+            "no_aug_epochs": self._chosen_no_aug,
+            "last_epochs": self.no_aug_epochs,  # fewer if the run was late
             "budget": self.budget.state_dict() if self.budget.limit else None,
         }
 
@@ -226,3 +229,5 @@ class Course:
             self.budget.load_state_dict(state["budget"])
         is_chosen = self.budget.is_chosen(self.max_plan.epochs)
         self._begin(self.budget.epochs if is_chosen else self.max_plan.epochs)
+        if is_chosen:
+            self._set(self.epochs, state.get("last_epochs", self.no_aug_epochs))

@@ -22,7 +22,8 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
             yield f"There is an NVIDIA GPU that torch {torch.__version__} cannot use, {usable_build()} (docs/install.md)"
     elif count > 1 and "WORLD_SIZE" not in os.environ:
         words = [word for word in command if not word.startswith("device=")]
-        start = f"torchrun --standalone --nproc_per_node={count} {shlex.join(words)}"
+        script = shlex.join(words) if words[0].endswith("train.py") else "train.py ..."  # not those of a notebook
+        start = f"torchrun --standalone --nproc_per_node={count} {script}"
         if all_gpus:
             yield f"{count} GPUs in one process (DataParallel): {start} is faster."
         else:
@@ -34,7 +35,9 @@ def disk_warning(folder: Path, model: nn.Module) -> Iterator[str]:
 
     last.pt holds the weights, their moving average and two moments of the optimizer, and is written next to the one before.
     """
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = next((path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()), None)
+    if there is None:  # a drive that is missing; `require_writable` tells
+        return
     needed = (2 * 4 + 1) * sum(tensor.nbytes for tensor in model.state_dict().values())
     free = shutil.disk_usage(there).free
     if free < needed:

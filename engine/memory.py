@@ -55,7 +55,7 @@ class StepMemory:
         if size == 1:
             return f"{name} is 1 already: lower image_size, or choose a smaller model"
         return (
-            f"lower {name}={size} to {size // 2}; to keep the images per optimizer step, also set "
+            f"lower {name}={size} to {size // 2} in a new run; to keep the images per optimizer step, also set "
             f"accumulate={2 * self.accumulate} (and {other}={max(1, self.batch_sizes[other] // 2)})"
         )
 

@@ -44,7 +44,7 @@ class Origin:
         self.user_config, self.ranks = user_config, ranks
         self.weights, self.add_classes = user_config.weights, user_config.add_classes
         found = resume.find(user_config.resume, user_config.output, user_config.name, ranks)
-        self.folder, self.last = found.folder, found.last  # of the run to resume; `last`: the contents of last.pt
+        self.folder, self.last, self.saved_at = found  # of the run to resume; `last`: the contents of last.pt
         self.owners: dict[str, Owner] = {"origin": self}  # by their names in last.pt
         self.fingerprint: dict[str, Any] = {}  # see `checked_against_run`
         self.trained = self._trained_model()

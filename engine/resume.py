@@ -28,6 +28,7 @@ class Found(NamedTuple):
 
     folder: Path | None = None
     last: dict[str, Any] | None = None  # the contents of last.pt; None also if nothing was saved yet
+    saved_at: int | None = None  # when this node's last.pt was saved, in nanoseconds
 
 
 def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
@@ -36,12 +37,14 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
     For the arguments see `run_to_resume`. Raises ConfigError if the nodes find different runs.
     """
     last: dict[str, Any] | None = None
+    saved_at: int | None = None
 
     def look() -> tuple[Path | None, str]:
-        nonlocal last
+        nonlocal last, saved_at
         folder = run_to_resume(resume, output, name)
         if folder is None or not (folder / "last.pt").exists():
             return folder, f"{folder.name} without last.pt" if folder else "none"
+        saved_at = (folder / "last.pt").stat().st_mtime_ns
         last = checkpoint.load(folder / "last.pt", "resuming")
         with fitting(folder / "last.pt"):
             epoch, batches = State(**last["resume"]["state"]).epoch, last["resume"]["meter"]["batches"]
@@ -62,7 +65,7 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
     elif last is None and (folder / "last.pt").exists():  # another process of this node has read it
         last = checkpoint.load(folder / "last.pt", "resuming")
-    return Found(folder, last)
+    return Found(folder, last, saved_at)
 
 
 def run_to_resume(resume: bool | str, output: str, name: str) -> Path | None:

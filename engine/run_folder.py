@@ -35,7 +35,8 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. `run_id`: see `environment.run_id`. `facts`: more entries of environment.json.
+    it has neither gaps nor repeated epochs. `saved_at`: when that checkpoint was saved (`saved_ns`); raises RunInUse if another
+    process has saved since. `run_id`: see `environment.run_id`. `facts`: more entries of environment.json.
     `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
 
     `clock`: counts what is written, and is written to environment.json at the end.
@@ -51,6 +52,7 @@ class Run:
         device: torch.device | str = "cpu",
         marks: Mapping[str, int] | None = None,
         rows: Sequence[Mapping[str, Any]] = (),
+        saved_at: int | None = None,
         run_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -67,6 +69,9 @@ class Run:
         self._hides_from: int | None = self.rows[-1]["epoch"] + 1 if self.rows else 1
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
+        if saved_at and saved_at != saved_ns(self.folder / "last.pt"):
+            self._lock.close()
+            raise RunInUse(f"{self.folder}: another process has trained this run since this one began: start again")
         self._note_changes(last_start(self.folder))
         _write_json(self.folder / "config.json", self.config)
         self._write_log()
@@ -204,22 +209,24 @@ def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
     return scalars
 
 
+def saved_ns(path: Path) -> int | None:
+    """Returns when a file was last written, in nanoseconds; None without the file."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
 def _write_json(path: Path, value: Any) -> None:
     with files.atomic_write(path) as file:
         text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(
-    folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, facts: dict, clock: Clock
-) -> Run | None:
+def open_run(folder: Path, config: dict, ranks: Ranks, **options: Any) -> Run | None:
     """Opens a run folder and returns the Run on rank 0, which writes to it. For the arguments see `Run`."""
     run = None
 
     def opened() -> None:
         nonlocal run
-        options: dict[str, Any] = {"device": ranks.device, "run_id": run_id(), "facts": facts, "clock": clock}
-        run = Run(folder, config, marks=marks, rows=rows, **options)
+        run = Run(folder, config, device=ranks.device, run_id=run_id(), **options)
 
     ranks.on_main(opened)  # an error ends the other ranks, too
     return run

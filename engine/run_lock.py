@@ -67,4 +67,4 @@ def why_unsaved(folder: Path) -> str:
         with suppress(OSError), open(folder / "lock", "ab") as file:
             if isinstance(_error_of_lock(file), BlockingIOError | PermissionError):
                 return "it is still running and has not saved yet: wait for its first save"
-    return "it ended before its first save: start it again"
+    return "it ended before its first save, or the file was deleted: start it again"

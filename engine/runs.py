@@ -12,6 +12,7 @@ from engine.run_lock import why_unsaved
 from engine.run_store import address_of_run, claim, run_root
 from utils.config import ConfigError, is_weights
 from utils.processes import Ranks
+from utils.remote import is_address
 from utils.text import brief, nearest
 
 DATED = r"-(\d{4}-\d\d-\d\d)-(\d+)$"  # the end of the name of a run folder
@@ -103,6 +104,8 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
 
     `option`: that of the user, such as "weights=". Raises ConfigError for a run without best.pt.
     """
+    if is_address(name):
+        return None
     if os.path.isfile(name) or is_weights(name):
         run = None if os.path.isfile(name) else run_of(output, os.path.dirname(name) or name, os.path.basename(name))
         if run:

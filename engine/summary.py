@@ -260,7 +260,7 @@ def data_warnings(train: Annotations, val: Annotations, repeat_rare: float = 0.0
         what = f"no validation box of {amount(len(unmeasured), 'trained class')} {first_names(unmeasured)}"
         yield f"{what}: the mAP, by which best.pt is chosen, leaves them out; choose val= with boxes of them"
     if len(train) < FEW_IMAGES:
-        yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
+        yield f"only {amount(len(train), 'training image')}: enough for a try, too few to learn from; add images"
     yield from limit_notes(val, MAX_DETECTIONS)
     yield from leak_warning(train, val)
 

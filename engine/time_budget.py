@@ -21,8 +21,9 @@ class TimeBudget:
         self.limit, self.clock = 3600 * hours, clock
         self.epochs = 0  # the number that was chosen; 0: none yet
         self._chosen_for = (0.0, 0)  # the limit, and the largest number of epochs
-        self.epoch_seconds = 0.0  # of the last epoch, with its evaluation and its save
-        self._began = self._epoch_began = clock()
+        self._training: list[float] = []  # seconds of the epochs of this start
+        self._rest: list[float] = []  # seconds of what followed each of them: evaluation and save
+        self._began = self._part_began = clock()
 
     @property
     def used(self) -> float:
@@ -31,12 +32,20 @@ class TimeBudget:
 
     def begin_epochs(self) -> None:
         """Starts the time of the first epoch of this start."""
-        self._epoch_began = self.clock()
+        self._training, self._rest, self._part_began = [], [], self.clock()
+
+    def end_training(self) -> None:
+        """Ends the time of the steps of an epoch; its evaluation and save follow."""
+        self._end_part(self._training)
 
     def end_epoch(self) -> None:
         """Ends the time of an epoch, and starts that of the next one."""
+        self._end_part(self._rest)
+
+    def _end_part(self, parts: list[float]) -> None:
         now = self.clock()
-        self.epoch_seconds, self._epoch_began = now - self._epoch_began, now
+        parts.append(now - self._part_began)
+        self._part_began = now
 
     def is_chosen(self, max_epochs: int) -> bool:
         """Whether the number of epochs was chosen for these limits, by this start or by the saved run."""
@@ -52,11 +61,21 @@ class TimeBudget:
         self.epochs = max(fitting, default=min_epochs)
         self._chosen_for = (self.limit, max_epochs)
 
-    def epochs_left(self) -> int:
-        """Returns how many more epochs like the last one fit into the time that is left."""
-        pace = max(self.epoch_seconds, self.clock() - self._epoch_began)
-        left = max(self.limit - self.used, 0.0)
-        return int(left / pace) if pace else sys.maxsize
+    def pace(self, every: int) -> float:
+        """Returns the expected seconds of an epoch; 0 before the first. `every`: epochs from one evaluation to the next.
+
+        Of the last two epochs the faster one counts: a single slow one says nothing about the others.
+        """
+        rest = self._rest[-every:]
+        return min(self._training[-2:], default=0.0) + sum(rest) / max(len(rest), 1)
+
+    def epochs_left(self, every: int) -> int:
+        """Returns how many more epochs fit into the time that is left.
+
+        Any number fits before the second epoch, until the time is over: the first one of a start also decodes images.
+        """
+        left, pace = max(self.limit - self.used, 0.0), self.pace(every)
+        return int(left / pace) if pace and len(self._training) > 1 else sys.maxsize if left else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""

@@ -8,6 +8,7 @@ import numpy as np
 from datasets.store import Annotations, evenly_spaced
 from utils.boxes import xywh_to_xyxy
 from utils.draw import PAPER, contact_sheet, draw_boxes, put_text, resized
+from utils.images import ImageError
 
 COLUMNS = 4  # of the contact sheets
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
@@ -52,7 +53,10 @@ def _draw_sheet(dataset, detected: Mapping[int, list[tuple[float, ...]]]) -> np.
     data, drawn = dataset.annotations, []
     for index, found in detected.items():
         rows = np.array(found, np.float64).reshape(-1, 6)
-        image = dataset.read(index).image
+        try:
+            image = dataset.read(index).image
+        except ImageError:  # it has gone since the evaluation read it; a drawing may not end a run
+            image = np.full((*data.sizes[index], 3), PAPER, np.uint8)
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
         image = resized(image, scale)
         truth = draw_labels(image, scale, data, index)

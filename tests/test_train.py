@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from refused import refused
-from small import TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
+from small import SMALL, TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
 
 import evaluate
 import nets
 import train
 from datasets import demo
 from datasets.dataset import CLEAN
+from datasets.errors import DataError
 from engine.optimizer import Updater
+from engine.run_lock import RunInUse
 from engine.schedule import Schedule, enough_epochs
 from engine.state import State
 from nets.losses import YOLOXCriterion
@@ -198,6 +200,52 @@ def test_validation_without_boxes_is_a_warning_and_the_last_epoch_is_the_best(de
     folder, _, text = train_quietly(config(demo_images, tmp_path, val=str(empty), epochs=2))
     assert "empty.txt has no boxes" in text
     assert checkpoint.load(folder / "best.pt")["epoch"] == 2
+
+
+@pytest.mark.parametrize("why", ["boxes outside", "images skipped", "all in val"])
+def test_no_training_starts_without_a_box_to_learn(painted, tmp_path, why):
+    file = painted(4)
+    (name, _, boxes), *others = (line.partition(" ") for line in file.read_text().splitlines())
+    lines, changes = [f"{name} {boxes}", *(other for other, *_ in others)], {"val": str(file)}
+    if why == "boxes outside":
+        lines[0] = f"{name} 900,900,950,950,0"
+    elif why == "images skipped":
+        (file.parent / name).write_bytes(b"broken")
+        changes["bad_images"] = "skip"
+    else:
+        changes["val"] = "3/4"  # the part that has the first image
+    file.write_text("\n".join(lines))
+    with refused(DataError, "no boxes in any of the images"):
+        train.main(train.Config(**{**SMALL, "train": str(file), "output": str(tmp_path / "runs"), **changes}))
+
+
+def test_a_run_is_not_resumed_with_other_validation_data(demo_images, tmp_path):
+    """Its best.pt would be chosen by the mAP of both."""
+    cfg = config(demo_images, tmp_path, epochs=1, freeze_epochs=0, no_aug_epochs=0)
+    train_quietly(cfg)
+    fewer = tmp_path / "fewer.txt"
+    fewer.write_text(
+        "".join(f"{demo_images}/{line}\n" for line in (demo_images / "val.txt").read_text().splitlines()[1:])
+    )
+    with refused(train.ConfigError, "validation data=4 images", "was 5 images"):
+        train_quietly(replace(cfg, resume=True, val=str(fewer), epochs=2))
+
+
+def test_a_start_that_has_read_an_older_save_does_not_train(demo_images, tmp_path, monkeypatch):
+    """While it reads its data, another start trains the rest of the run, and ends."""
+    cfg = config(demo_images, tmp_path, epochs=1, freeze_epochs=0, no_aug_epochs=0)
+    folder, *_ = train_quietly(cfg)
+    longer, read = replace(cfg, resume=True, epochs=2), train.read_and_check_data
+
+    def read_slowly(*arguments):
+        monkeypatch.setattr(train, "read_and_check_data", read)
+        train_quietly(longer)
+        return read(*arguments)
+
+    monkeypatch.setattr(train, "read_and_check_data", read_slowly)
+    with refused(RunInUse, folder, "start again"):
+        train.main(longer)
+    assert len(log_of(folder)) == 2
 
 
 def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo_images, tmp_path, monkeypatch):

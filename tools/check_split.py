@@ -6,7 +6,7 @@ import numpy as np
 
 from datasets.box_sizes import Size, advice, sides_at
 from datasets.check_images import check_images
-from datasets.errors import DataError
+from datasets.errors import WARNING, DataError
 from datasets.formats.options import ReadOptions
 from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, scan
@@ -54,6 +54,9 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     boxes, rows = _boxes(good, size)
     if part != "train":
         boxes["advice"] = ""  # one image size is chosen, by the training images
+    if good.crowd.all():
+        empty = f"{source}: no boxes: is it the right file?"
+        (errors if part == "train" else notes).append(empty if part == "train" else f"{WARNING}{empty}")
     report = {
         "source": source,
         "images": len(found),
@@ -65,7 +68,7 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         **_annotated_images(good),
         **boxes,
         "notes": notes,  # what was left out, and what is unusual
-        "errors": [*errors, f"{source}: no boxes to learn: is it the right file?"] if good.crowd.all() else errors,
+        "errors": errors,
     }
     return Part(report, good, paths, scanned, rows)
 

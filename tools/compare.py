@@ -12,6 +12,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 import csv
 import glob
 import json
+import os
 import re
 import statistics
 import sys
@@ -80,7 +81,8 @@ def folders_of(words: Sequence[str]) -> list[Path]:
     """Returns the folders that the words name, each once: a folder, a pattern, or the name of a run in runs."""
     folders = []
     for word in words:
-        for path in sorted(glob.glob(word)) or [word]:  # cmd.exe does not expand patterns
+        paths = [] if os.path.exists(word) else sorted(glob.glob(word))  # cmd.exe does not expand patterns
+        for path in paths or [word]:
             folders.append(run_of("runs", path, "config.json") or Path(path))
     return list(dict.fromkeys(folders))
 
@@ -114,7 +116,7 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     for number, run in enumerate(runs, 1):
         if run.best:
             others = [f"{name}={value}" for name, value in run.constants.items() if name not in (*NAMES, *REPEATED)]
-            val = re.sub(r"^\d+/", "", str(run.constants.get("val")))  # 1/5 and 2/5 are folds of one division
+            val = re.sub(r"^\d+/(?=\d+$)", "", str(run.constants.get("val")))  # 1/5 and 2/5 are folds of one division
             groups.setdefault((*sorted(others), val, run.classes), []).append((str(number), run))
     lines = []
     for group in groups.values():

@@ -219,8 +219,9 @@ def main(cfg: Config) -> Path:
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
     if fraction < MIN_FOUND:
-        quality += f" WARNING: that is too few to judge labels, below {MIN_FOUND:.0%}: train for more epochs="
-        quality += ", or with a larger image_size= for small objects."
+        quality += f" WARNING: that is too few to judge labels, below {MIN_FOUND:.0%}: "
+        longer = "train for more epochs=, or with a larger image_size= for small objects."
+        quality += "take a better checkpoint=." if cfg.checkpoint else longer
     notes = write_results(folder, data, groups, quality)
     print("".join(f"\nnote: {note}" for note in notes))
     print(quality)

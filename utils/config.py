@@ -194,7 +194,7 @@ def require_writable(option: str, folder: str | Path, fix: str = "name another f
     alone do not show a read-only disk to the administrator, nor folders of the system such as /proc.
     """
     folder = Path(folder).absolute()
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
     try:
         with tempfile.TemporaryFile(dir=there):
             return

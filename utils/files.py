@@ -69,8 +69,8 @@ def missing_text(path: str) -> str:
 def similar_path(path: str) -> str | None:
     """Returns a path that exists and differs from a missing one in one similar name, such as runs/mine-2026-01-31-1 from
     runs/mine; None if there is none."""
-    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
-    if not os.path.isdir(missing.parent) or not os.access(missing.parent, os.R_OK):
+    missing = next((part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part)), None)
+    if not missing or not os.path.isdir(missing.parent) or not os.access(missing.parent, os.R_OK):
         return None
     names = os.listdir(missing.parent)
     longer = sorted((name for name in names if name.startswith(f"{missing.name}-")), reverse=True)
@@ -185,7 +185,7 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         if errors is not None:
             errors.append(error)
         print(f"WARNING: {error}")
-        hint = "" if isinstance(error, FileNotFoundError) else "; make room on the disk before it ends"
+        hint = "; make room on the disk before it ends" if error.errno in DISK_ERRORS else ""
         print(f"WARNING: training continues and saves again later{hint}")
 
 

@@ -112,7 +112,7 @@ def storage(scheme: str) -> Any:
     except ImportError as error:
         fix = pip(f"install {PACKAGES[scheme]}") if scheme in PACKAGES else first_line(error)
         raise FetchError(f"{scheme}:// needs a package that is not installed: {fix}") from error
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: of a kind that needs more than an address, such as ftp
         raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
 
 

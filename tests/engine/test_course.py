@@ -109,6 +109,43 @@ def test_a_late_run_keeps_the_epochs_without_augmentation_that_still_fit():
     assert (epoch, course.first_no_aug, course.epochs) == (6, 7, 12) and now[0] + 5 * 30 == 360
 
 
+@pytest.mark.parametrize("every, evaluation, slow", [(1, 0.5, 0), (10, 10.0, 0), (1, 0.5, 1), (1, 0.5, 5)])
+def test_a_run_is_not_late_because_of_an_evaluation_or_a_single_slow_epoch(every, evaluation, slow):
+    """An evaluation may take ten epochs; the start, the first epoch, which decodes images, or another one takes long."""
+    now = [0.0]
+    cfg = replace(CONSTANTS, hours=1.0, epochs=1000, freeze_epochs=0, evaluate_every=every)
+    course = course_of(cfg, hours=1.0, clock=lambda: now[0])
+    course.choose_epochs(lambda phase: 20 / course.plan.steps, 0, 0, Ranks())
+    course._set(int(0.9 * 3600 / (20 + 20 * evaluation / every)), 15)  # as many as fit
+    chosen, now[0] = course.epochs, 100.0
+    course.budget.end_epoch()  # epoch 0, the evaluation before training
+    course.budget.begin_epochs()
+    for epoch in range(chosen):
+        now[0] += 20 * (10 if epoch + 1 == slow else 1)
+        course.shorten_if_late(epoch + 1, Ranks(), ())
+        now[0] += 20 * evaluation * course.evaluates_after(epoch)
+        course.budget.end_epoch()
+    assert course.epochs == chosen > 50
+
+
+def test_a_late_run_that_gets_more_time_has_the_chosen_epochs_without_augmentation_again():
+    now = [0.0]
+    cfg = replace(CONSTANTS, hours=0.1, epochs=100, freeze_epochs=0)
+    course = course_of(cfg, hours=0.1, clock=lambda: now[0])
+    course.choose_epochs(lambda phase: 0.4, 10, 0, Ranks())
+    chosen = course.no_aug_epochs
+    for epoch in range(3):
+        now[0] += 110.0
+        course.shorten_if_late(epoch + 1, Ranks(), ())
+        course.budget.end_epoch()
+    assert course.no_aug_epochs < chosen
+    for hours, expected in ((0.1, course.no_aug_epochs), (4.0, chosen)):
+        resumed = course_of(replace(cfg, hours=hours), hours=hours, clock=lambda: now[0])
+        resumed.load_state_dict(course.state_dict())
+        assert resumed.no_aug_epochs == expected
+        assert resumed.epochs == (course.epochs if hours == 0.1 else 100)
+
+
 def test_a_resumed_run_keeps_its_number_of_epochs_unless_the_limits_change():
     now = [0.0]
     cfg = replace(CONSTANTS, epochs=100)

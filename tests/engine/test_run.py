@@ -64,7 +64,9 @@ def test_a_misspelled_run_gets_the_nearest_name(tmp_path, monkeypatch, capsys):
         best_of("runs", "dgs", "weights=")
     with refused(ConfigError, "did you mean", "runs/dogs-2026-01-31-1/best.pt"):
         best_of("runs", "dogs/best.pt", "weights=")
-    assert best_of("runs", "cars", "weights=") is None
+    assert (
+        best_of("runs", "cars", "weights=") is None and best_of("runs", "https://mirror.org/dogs", "weights=") is None
+    )
     with pytest.raises(SystemExit):
         compare.main(["dog"])
     told(capsys.readouterr().out, "did you mean dogs")

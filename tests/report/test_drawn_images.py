@@ -11,6 +11,7 @@ from datasets.store import evenly_spaced
 from report import drawn_images
 from report.drawn_images import draw_batches
 from utils.draw import color_of
+from utils.images import ImageError
 
 
 class TwoImages:
@@ -46,6 +47,20 @@ def test_the_prediction_sheet_has_truth_and_detections_of_each_image_side_by_sid
         [False, True],
         [True, False],
     ]
+
+
+def test_an_image_that_has_gone_is_drawn_as_an_empty_one():
+    """A drawing may not end a run whose validation images are in memory."""
+
+    class OneGone(TwoImages):
+        sizes = np.array([(100, 200), (900, 600)])
+
+        def read(self, index):
+            if index:
+                raise ImageError("9.png: there is no such file")
+            return super().read(index)
+
+    assert drawn_images.prediction_sheet(OneGone(), [], count=2)().shape == (442, 8 + 4 * 408, 3)
 
 
 def test_the_images_of_the_sheets_are_evenly_spaced_over_the_data_set():

@@ -197,6 +197,8 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
     told(" ".join(report["warnings"]), "150 times")
     (tmp_path / "b.txt").write_text("a.png\n")
     assert check(str(tmp_path / "b.txt"))[0]["errors"] and not report["errors"]
+    report, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    assert not report["errors"] and any("no boxes" in text for text in report["damage"])  # a run only warns, too
 
 
 @pytest.mark.parametrize(

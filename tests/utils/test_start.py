@@ -169,3 +169,5 @@ def test_only_a_similar_name_is_proposed(folder):
     assert str(folder) in missing_text("tset") and str(folder) not in missing_text("/nowhere/tset")
     (folder / "runs/mine-2026-01-31-2").mkdir(parents=True)
     assert f"did you mean {Path('runs/mine-2026-01-31-2')}?" in missing_text("runs/mine")
+    (folder / "a.txt").touch()
+    assert all("no such file" in missing_text(path) for path in ("", "a.txt/"))
