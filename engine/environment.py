@@ -1,5 +1,6 @@
 """What determines a run besides its constants: versions, device, code, and which start of which torchrun job it is."""
 
+import functools
 import hashlib
 import inspect
 import json
@@ -67,7 +68,13 @@ def code_digest(root: str | Path) -> str:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source of a function, of a class, or of the class of an object: it shows changes."""
+    """Returns a digest of the source of a function, of a class, or of the class of an object: it shows changes.
+
+    Of a `functools.partial`, that of its function with its arguments.
+    """
+    if isinstance(function, functools.partial):
+        of_call = f"{source_digest(function.func)} {function.args} {sorted(function.keywords.items())}"
+        return hashlib.blake2b(of_call.encode(), digest_size=6).hexdigest()
     function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
         source = inspect.getsource(function)
@@ -107,9 +114,9 @@ def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
 
     Numbers of processes and, on a CPU, of threads decide the order of sums; versions and devices have other kernels.
     """
-    names = ["torch", "cv2", "cuda", "device", "processes"]
+    names = ["torch", "cv2", "numpy", "cuda", "device", "processes"]
     if before.get("device") == now.get("device") == "cpu":
-        names = ["torch", "cv2", "device", "processes", "threads"]
+        names = ["torch", "cv2", "numpy", "device", "processes", "threads"]
     changed = [name for name in names if name in before and name in now and before[name] != now[name]]
     return ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -108,6 +109,8 @@ class Shift:
 def test_source_digest_changes_with_the_source_only():
     digests = [source_digest(function) for function in (first, second, len, Shift())]
     assert len(set(digests)) == 4 and digests[3] == source_digest(Shift())
+    parts = [source_digest(partial(*words)) for words in ((first, 1), (first, 2), (second, 1), (first, 1))]
+    assert len(set(parts)) == 3 and parts[0] == parts[3]
 
 
 def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys):
