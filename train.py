@@ -313,7 +313,7 @@ def main(
                     state, meter = saver.finish(state, row), Meter()
             except Interrupted:
                 saver.within_epoch(state, meter, last=True)
-                where = f"epoch {state.epoch + 1} after {meter.batches} of {len(train_loader)} batches"
+                where = f"epoch {state.epoch + 1}, batches trained: {meter.batches}"
                 ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
             except NonFiniteLoss as error:
                 raise SystemExit(error.text(data.train)) from error
