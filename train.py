@@ -316,7 +316,8 @@ def main(
                 where = f"epoch {state.epoch + 1}, batches trained: {meter.batches}"
                 ranks.log(f"\nstopped in {where}; everything is saved. {how_to_continue()}")
             except NonFiniteLoss as error:
-                raise SystemExit(error.text(data.train)) from error
+                error.args = (error.text(data.train),)
+                raise
             except torch.cuda.OutOfMemoryError as error:
                 raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
         if not end_reason and not stop.received:

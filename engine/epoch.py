@@ -22,7 +22,7 @@ LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits f
 LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(ValueError):
     """Too many optimizer steps in a row without finite gradients.
 
     `ids`: indices of the images of these steps in the data set, the last step first.

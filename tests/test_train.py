@@ -20,6 +20,7 @@ import train
 from datasets import demo
 from datasets.dataset import CLEAN
 from datasets.errors import DataError
+from engine.epoch import NonFiniteLoss
 from engine.optimizer import Updater
 from engine.run_lock import RunInUse
 from engine.schedule import Schedule, enough_epochs
@@ -262,7 +263,7 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
         return BrokenAfterAnEpoch(model.strides, normalizer, no_aug)
 
     monkeypatch.setattr("engine.optimizer.MAX_BAD_STEPS", 3)
-    with refused(SystemExit, "6 images", "learning_rate", "amp=bf16"):
+    with refused(NonFiniteLoss, "6 images", "learning_rate", "amp=bf16"):
         train.main(
             config(demo_images, tmp_path, batch_size=2),
             on_row=lambda row, run: rows.append(row),
