@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -73,8 +74,10 @@ def source_digest(function: Callable) -> str:
     Of a `functools.partial`, that of its function with its arguments.
     """
     if isinstance(function, functools.partial):
-        of_call = f"{source_digest(function.func)} {function.args} {sorted(function.keywords.items())}"
-        return hashlib.blake2b(of_call.encode(), digest_size=6).hexdigest()
+        arguments = re.sub(
+            r" at 0x\w+", "", f"{function.args} {sorted(function.keywords.items())}"
+        )  # other in each process
+        return hashlib.blake2b(f"{source_digest(function.func)} {arguments}".encode(), digest_size=6).hexdigest()
     function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
         source = inspect.getsource(function)

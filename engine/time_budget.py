@@ -75,7 +75,9 @@ class TimeBudget:
         Any number fits before the second epoch, until the time is over: the first one of a start also decodes images.
         """
         left, pace = max(self.limit - self.used, 0.0), self.pace(every)
-        return int(left / pace) if pace and len(self._training) > 1 else sys.maxsize if left else 0
+        if len(self._training) < 2 or not pace:
+            return sys.maxsize if left else 0
+        return int(left / pace)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""

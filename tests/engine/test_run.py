@@ -111,6 +111,7 @@ def test_source_digest_changes_with_the_source_only():
     assert len(set(digests)) == 4 and digests[3] == source_digest(Shift())
     parts = [source_digest(partial(*words)) for words in ((first, 1), (first, 2), (second, 1), (first, 1))]
     assert len(set(parts)) == 3 and parts[0] == parts[3]
+    assert source_digest(partial(first, object())) == source_digest(partial(first, object()))  # at another address
 
 
 def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys):
