@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import jobs, run_id
-from engine.run_lock import why_unsaved
+from engine.run_lock import saved_ns, why_unsaved
 from engine.run_store import address_of_run, fetch_run, is_store, run_root
 from engine.runs import COMMON, nearest_run, newest, run_of, runs
 from engine.state import State
@@ -44,7 +44,7 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
         folder = run_to_resume(resume, output, name)
         if folder is None or not (folder / "last.pt").exists():
             return folder, f"{folder.name} without last.pt" if folder else "none"
-        saved_at = (folder / "last.pt").stat().st_mtime_ns
+        saved_at = saved_ns(folder / "last.pt")
         last = checkpoint.load(folder / "last.pt", "resuming")
         with fitting(folder / "last.pt"):
             epoch, batches = State(**last["resume"]["state"]).epoch, last["resume"]["meter"]["batches"]

@@ -16,7 +16,7 @@ import torch
 
 from engine.clock import Clock
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
-from engine.run_lock import RunInUse, in_use, lock
+from engine.run_lock import RunInUse, in_use, lock, saved_ns
 from engine.run_store import Uploads
 from utils import checkpoint, files
 from utils.processes import Ranks
@@ -207,11 +207,6 @@ def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
         elif name != "epoch" and value != -1:
             scalars[f"metrics/{name}"] = value
     return scalars
-
-
-def saved_ns(path: Path) -> int | None:
-    """Returns when a file was last written, in nanoseconds; None without the file."""
-    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -53,6 +53,11 @@ def _error_of_lock(file: BinaryIO) -> OSError | None:
     return None
 
 
+def saved_ns(path: Path) -> int | None:
+    """Returns when a file was last written, in nanoseconds; None without the file."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
 def in_use(folder: Path) -> str:
     """Returns a message that names the last process that opened a run folder."""
     host, pid, since = map(last_start(folder).get, ("host", "pid", "started"))

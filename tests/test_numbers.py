@@ -162,6 +162,12 @@ def test_no_setting_of_libreyolo_is_better_than_its_defaults_as_the_readme_says(
         assert mean(other.values()) < mean(defaults[run] for run in other)
 
 
+def test_the_page_of_small_data_has_the_difference_of_the_learning_rates_on_the_report():
+    former, ours = (maps(ROWS, "report", recipe) for recipe in ("best_freeze_0", "new"))
+    of_sets = [mean(some) for some in differences(small_data.REPORT, ours, former)]
+    assert "{:+.1f} [{:+.1f}, {:+.1f}]".format(*interval(of_sets)) in text_of(RESULTS / "small_data.md")
+
+
 def test_no_setting_of_libreyolo_was_better_where_we_chose_than_with_four_images_per_step():
     found = {recipe: maps(ROWS, "choose", recipe) for recipe in small_data.LIBREYOLO}
     whole = {recipe: mean(runs.values()) for recipe, runs in found.items() if len(runs) == len(small_data.CHOICE)}

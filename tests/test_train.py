@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from refused import refused
-from small import SMALL, TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
+from small import TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
 
 import evaluate
 import nets
@@ -20,6 +20,8 @@ import train
 from datasets import demo
 from datasets.dataset import CLEAN
 from datasets.errors import DataError
+from datasets.formats.options import ReadOptions
+from datasets.sources import read_train_and_val
 from engine.epoch import NonFiniteLoss
 from engine.optimizer import Updater
 from engine.run_lock import RunInUse
@@ -206,18 +208,19 @@ def test_validation_without_boxes_is_a_warning_and_the_last_epoch_is_the_best(de
 @pytest.mark.parametrize("why", ["boxes outside", "images skipped", "all in val"])
 def test_no_training_starts_without_a_box_to_learn(painted, tmp_path, why):
     file = painted(4)
-    (name, _, boxes), *others = (line.partition(" ") for line in file.read_text().splitlines())
-    lines, changes = [f"{name} {boxes}", *(other for other, *_ in others)], {"val": str(file)}
-    if why == "boxes outside":
-        lines[0] = f"{name} 900,900,950,950,0"
-    elif why == "images skipped":
-        (file.parent / name).write_bytes(b"broken")
-        changes["bad_images"] = "skip"
-    else:
-        changes["val"] = "3/4"  # the part that has the first image
-    file.write_text("\n".join(lines))
-    with refused(DataError, "no boxes in any of the images"):
-        train.main(train.Config(**{**SMALL, "train": str(file), "output": str(tmp_path / "runs"), **changes}))
+    names = [line.partition(" ")[0] for line in file.read_text().splitlines()]
+    box = "900,900,950,950,0" if why == "boxes outside" else "1,1,20,20,0"
+    file.write_text("\n".join([f"{names[0]} {box}", *names[1:]]))
+    if why == "images skipped":
+        (file.parent / names[0]).write_bytes(b"broken")
+    parts = [f"{number}/4" for number in (1, 2, 3, 4)] if why == "all in val" else [str(file)]
+    refused_parts = 0
+    for val in parts:
+        try:
+            read_train_and_val(str(file), val, ReadOptions(bad_boxes="drop", bad_images="skip"), print)
+        except DataError as error:
+            refused_parts += "no boxes in any of the images" in str(error)
+    assert refused_parts == 1  # of four parts, one has the image with the box
 
 
 def test_a_run_is_not_resumed_with_other_validation_data(demo_images, tmp_path):

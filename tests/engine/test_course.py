@@ -117,7 +117,7 @@ def test_a_run_is_not_late_because_of_an_evaluation_or_a_single_slow_epoch(every
     course = course_of(cfg, hours=1.0, clock=lambda: now[0])
     course.choose_epochs(lambda phase: 20 / course.plan.steps, 0, 0, Ranks())
     course._set(int(0.9 * 3600 / (20 + 20 * evaluation / every)), 15)  # as many as fit
-    chosen, now[0] = course.epochs, 100.0
+    chosen, now[0] = course.epochs, 100.0 if slow else 300.0
     course.budget.end_epoch()  # epoch 0, the evaluation before training
     course.budget.begin_epochs()
     for epoch in range(chosen):
