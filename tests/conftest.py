@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 import torch
+from hypothesis import settings
 from painted import drawn
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 torch.set_num_threads(1)
+settings.register_profile("slow computer", deadline=None)
+settings.load_profile("slow computer")
 
 ROOT = Path(__file__).parents[1]
 NO_SHARED = "no real data sets and weights (a folder `shared` next to the repository)"
@@ -48,9 +51,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_threads_left() -> Iterator[None]:
-    """Fails if a thread of a test file runs on for 5 seconds: it could end the process in the middle of another test."""
+    """Fails if a thread of a test file runs on for a minute: it could end the process in the middle of another test."""
     yield
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while left := [thread for thread in threading.enumerate() if is_ours(thread)]:
         assert time.monotonic() < end, f"threads that still run: {left}"
         time.sleep(0.02)

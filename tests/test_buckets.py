@@ -182,7 +182,7 @@ def test_a_server_that_stops_answering_holds_no_run_and_loses_nothing(images, un
         one.wait_for("epoch +3/3")
         start = time.monotonic()
         one.end(1)
-        assert time.monotonic() - start < 75  # a minute, and the end of torchrun
+        assert time.monotonic() - start < 150  # a minute, and the end of torchrun
     finally:
         server.kill()
     folder = cached(one)

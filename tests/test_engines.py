@@ -151,7 +151,7 @@ def pytorchjob_env(job: dict, port: int, rank: int) -> dict[str, str]:
 
 def wait_for_workers(output: Path, workers: int, process: subprocess.Popen, log) -> None:
     """Waits until so many workers have trained a whole epoch and a part of the next one. `log()` says what `process` did."""
-    end, begun = time.monotonic() + 5 * LONG, None
+    end, begun = time.monotonic() + 2 * LONG, None
     while True:
         with contextlib.suppress(StopIteration, OSError, ValueError, KeyError):
             if json.loads(next(output.glob("*/environment.json")).read_text())["processes"] == workers:

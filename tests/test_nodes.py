@@ -38,7 +38,7 @@ TRAINING = {
 }
 IMAGES = {"train": range(18), "val": range(18, 26)}
 SILENT = 8  # seconds without a sign of life after which torchrun takes a node for dead
-LONG = 180  # seconds after which a process hangs
+LONG = 600  # seconds after which a process hangs
 SCRIPT = """
 import os, signal, sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
@@ -368,7 +368,7 @@ def test_nodes_that_were_started_differently_report_the_differences(pair):
         for name in ("validation data:", "learning_rate:"):
             assert name not in message
         assert not list((node.folder.parent / "common").iterdir())
-    assert time.monotonic() - begin < 100  # starting four processes; no rank waits for the time-out
+    assert time.monotonic() - begin < 500  # starting four processes; no rank waits for the time-out
 
 
 def test_a_failing_rank_reports_the_cause_and_ends_all_within_seconds(make):
@@ -382,7 +382,7 @@ def test_a_failing_rank_reports_the_cause_and_ends_all_within_seconds(make):
     node.wait_for(rf"rank 1: .*{lost.name}", ended=True)
     begin = time.monotonic()
     assert node.end() != 0
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 120 and "did not end in time" not in node.err
     summary = node.err.partition("Root Cause")[2]
     assert re.search(r"rank +: 1", summary), node.tail()
     assert [len(node.lines_of(rank)) - before[rank] for rank in (0, 1)] in ([0, 1], [1, 1]), node.tail()
@@ -390,10 +390,10 @@ def test_a_failing_rank_reports_the_cause_and_ends_all_within_seconds(make):
 
 def test_ranks_wait_no_longer_than_the_time_out_and_name_it(make):
     flags = ["--standalone", "--nproc_per_node=2", "--max-restarts=0", "--log-dir=logs", "--tee=3"]
-    node = make("one", torchrun(*flags, timeout_minutes=0.15), save_seconds=120).start()
+    node = make("one", torchrun(*flags, timeout_minutes=0.33), save_seconds=120).start()
     node.wait_for("sleeping")
     begin, before = time.monotonic(), [len(node.lines_of(rank)) for rank in (0, 1)]
     assert node.end() != 0
-    assert 7 < time.monotonic() - begin < 60 and "awake" not in node.out
+    assert 16 < time.monotonic() - begin < 100 and "awake" not in node.out
     (line,) = node.lines_of(1)[before[1] :]
     assert "timeout_minutes" in line and len(node.lines_of(0)[before[0] :]) <= 1, node.tail()

@@ -1,6 +1,6 @@
 """A run that is killed with SIGKILL, again and again, ends with the bits of an undisturbed one. Real processes, real kills.
 
-Each step and each flush of a file sleeps, so that a kill hits the place that it is meant for.
+Each step and each flush of a file sleeps, and a save waits for its kill, so that a kill hits the place that it is meant for.
 """
 
 import os
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the ranks of torchrun are found under /proc"),
 ]
 ROOT = Path(__file__).parents[1]
-SECONDS = 180  # a process that takes longer hangs
+SECONDS = 600  # a process that takes longer hangs
 SLOW_TRAINING = """
 import os
 import runpy
@@ -33,16 +33,22 @@ import time
 from engine.optimizer import Updater
 
 
-def slow(function):
-    def sleeping(*args, **options):
-        time.sleep(0.05)
-        return function(*args, **options)
-
-    return sleeping
+backward, fsync = Updater.backward, os.fsync
 
 
-Updater.backward = slow(Updater.backward)
-os.fsync = slow(os.fsync)
+def slow_backward(*args):
+    time.sleep(0.05)
+    backward(*args)
+
+
+def slow_fsync(file):
+    time.sleep(0.05)
+    while os.path.exists("hold") and ".pt" in os.readlink(f"/proc/self/fd/{file}"):
+        time.sleep(0.01)
+    fsync(file)
+
+
+Updater.backward, os.fsync = slow_backward, slow_fsync
 runpy.run_path(TINY, run_name="__main__")
 """
 
@@ -112,16 +118,18 @@ def test_a_run_that_is_killed_within_a_step_or_a_save_resumes_with_the_same_bits
     changes = nano if place == "step" else {"learning_rate": 0.03, "save_minutes": 0.0, "workers": 1}
     expected = undisturbed(script, config(demo_images, tmp_path / "expected", **changes))
     cfg = config(demo_images, tmp_path / "killed", **changes, resume=True)
-    output = Path(cfg.output)
+    output, hold = Path(cfg.output), script.with_name("hold")  # the file that makes the next save wait
     for _ in range(3):
         before, left = saves(output), unfinished(output)
         process = start(script, cfg)
         wait(process, "a save", lambda before=before: saves(output) > set() and saves(output) != before)
         if place == "save":
+            hold.touch()
             wait(process, "the next save", lambda left=left: unfinished(output) - left)
         process.kill()
         assert process.wait() == -signal.SIGKILL
         assert place == "step" or unfinished(output) - left
+        hold.unlink(missing_ok=True)
     process = start(script, cfg)
     assert process.wait(SECONDS) == 0
     assert_same_run(only_run(output), expected)

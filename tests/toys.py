@@ -1,6 +1,8 @@
 """Small models and training steps for tests."""
 
+import contextlib
 import math
+import secrets
 import socket
 import time
 from functools import partial
@@ -40,10 +42,12 @@ def spawn(work, arguments, processes, seconds=600):
 
 
 def free_ports(count: int) -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
+    """Ports that no program listens on, below those that a system gives to connections."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = secrets.choice(range(15000, 32000))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] * (port not in ports)
     return ports
 
 

@@ -19,11 +19,13 @@ LINES, WORKERS, BATCHES = 200_000, 2, 2_000
 
 
 def memory() -> int:
-    """Kilobytes of this process and its workers; a page that n processes share counts as 1/n for each (PSS)."""
+    """Kilobytes of this process and its workers, without files; a page that n of them share counts as 1/n for each (PSS)."""
     pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     assert len(pids) == 1 + WORKERS
     texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
-    return sum(int(re.search(r"^Pss:\s+(\d+) kB", text, re.M)[1]) for text in texts)
+    return sum(
+        int(kilobytes) for text in texts for kilobytes in re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", text, re.M)
+    )
 
 
 @pytest.mark.slow

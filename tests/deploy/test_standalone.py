@@ -93,7 +93,7 @@ def boxes_of(kind, count, rng):
 
 
 @pytest.mark.parametrize("kind", ["whole pixels", "usual", "far outside"])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     count=st.sampled_from([0, 1, 7, 60, 400, 4000]),
     counts=st.sampled_from([(1,), (3,), (2, 1), (1, 2, 3)]),

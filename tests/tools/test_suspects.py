@@ -11,7 +11,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from lively import lively_checkpoint
@@ -202,7 +202,6 @@ def test_a_detection_near_a_label_is_no_missing_box() -> None:
         assert len([one for one in rank(truth, detected, 1) if one.kind == "missing"]) == count
 
 
-@settings(deadline=None)
 @given(arrays(float, st.tuples(st.integers(0, 30), st.just(3)), elements=st.floats(-9, 9)), st.randoms())
 def test_the_logistic_regression_stands_at_its_minimum(x: np.ndarray, random) -> None:
     y = np.array([float(random.random() < 0.5) for _ in x])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refused import mentions, refused, told
 
@@ -373,7 +373,6 @@ def test_values_of_another_type_in_the_file_are_refused(wrong):
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)  # a busy computer is no failure
 @given(
     st.builds(
         Config,

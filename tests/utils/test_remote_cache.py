@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
+import threading
 import zipfile
 from pathlib import Path
 
@@ -170,15 +170,24 @@ def test_a_download_that_fails_leaves_no_part_of_a_file(fault):
     assert Path(local_file(f"{BUCKET}/a")).read_bytes() == b"12345"
 
 
-def test_a_storage_that_is_silent_is_told(monkeypatch, capsys):
+def test_a_storage_that_is_silent_is_told(monkeypatch):
     monkeypatch.setattr(remote, "WARN_AFTER", 0.05)
     put("a", b"a")
     for method in ("get_file", "info"):
-        slow = getattr(Faulty, method)
+        told, answer = threading.Event(), getattr(Faulty, method)
+
+        def tell(line, told=told, **_):
+            if line.startswith(f"WARNING: {BUCKET}/a"):
+                told.set()
+
+        def late(*args, told=told, answer=answer, **options):
+            assert told.wait(60)
+            return answer(*args, **options)
+
         with monkeypatch.context() as patch:
-            patch.setattr(Faulty, method, lambda *a, slow=slow, **k: time.sleep(0.2) or slow(*a, **k))
+            patch.setattr(remote, "print", tell, raising=False)
+            patch.setattr(Faulty, method, late)
             copy = Path(local_file(f"{BUCKET}/a"))
-        assert f"WARNING: {BUCKET}/a" in capsys.readouterr().out
         copy.unlink()
 
 

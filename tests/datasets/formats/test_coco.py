@@ -220,7 +220,7 @@ corner = st.floats(1, 50).map(lambda value: round(value, 2))  # a box within the
 BOX = st.tuples(corner, corner, number, number).map(list)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(st.integers(1, 3), st.integers(4, 6), BOX, st.booleans(), number), max_size=8),
     bitmap=st.lists(st.integers(0, 1), min_size=12, max_size=12),
