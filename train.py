@@ -319,7 +319,8 @@ def main(
                 error.args = (error.text(data.train),)
                 raise
             except torch.cuda.OutOfMemoryError as error:
-                raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
+                error.args = (f"CUDA out of memory: {memory.advice(model.frozen)}",)
+                raise
         if not end_reason and not stop.received:
             why = "another process was asked to stop"
             raise SystemExit(f"{why}; everything is saved, and torchrun may restart this run")

@@ -27,7 +27,7 @@ class StepMemory:
     """The owner of the batch sizes, which must fit the memory of the GPUs.
 
     `cfg`: the constants of train.py; `criterion`: a loss function of the model; `boxes`: maximum per image; `length`:
-    the number of training images. Raises SystemExit with advice if a thawed step does not fit.
+    the number of training images. Raises torch.cuda.OutOfMemoryError with advice if a thawed step does not fit.
     """
 
     def __init__(self, cfg: Any, model: DetectionModel, criterion: Callable, boxes: int, length: int, ranks: Ranks):
@@ -42,7 +42,8 @@ class StepMemory:
             try:
                 self.thawed_bytes = probe.bytes(-(-self.batch_sizes["batch_size"] // ranks.world_size))
             except torch.cuda.OutOfMemoryError as error:
-                raise SystemExit(f"CUDA out of memory after the thaw: {self.advice()}") from error
+                error.args = (f"CUDA out of memory: a step does not fit after the thaw; {self.advice()}",)
+                raise
 
     def text(self) -> str:
         """Returns a line about the memory of a thawed step; "" where it was not measured."""

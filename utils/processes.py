@@ -147,7 +147,7 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     running = dist.is_initialized()
     world_size = dist.get_world_size() if running else int(os.environ.get("WORLD_SIZE", 1))
     if world_size > 1 and (device.startswith("cuda:") or device.isdecimal()):
-        raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
+        raise ValueError(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
     if world_size > 1 and running:
         return adopt(device)
     all_gpus = device == "cuda:all"
@@ -163,7 +163,7 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
 def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.device:
     """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is a GPU: 0 is cuda:0.
 
-    Ends the program with the fix if the device does not exist."""
+    Raises ValueError with the fix if the device does not exist."""
     device = f"cuda:{device}" if str(device).isdecimal() else str(device).lower()
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
@@ -172,10 +172,10 @@ def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.devi
     if name not in count or (colon and not (index.isascii() and index.isdecimal())):
         hint = "did you mean device=cuda? " if name in ("gpu", "nvidia") else ""
         fix = "Choose one of: auto, cpu, mps, cuda, cuda:1; torchrun uses several GPUs"
-        raise SystemExit(f"device={device}: {hint}{fix}")
+        raise ValueError(f"device={device}: {hint}{fix}")
     if int(index or 0) >= count[name]:
         found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"
-        raise SystemExit(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")
+        raise ValueError(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")
     return torch.device("cuda", local_rank % count["cuda"]) if device == "cuda" else torch.device(device)
 
 
@@ -193,7 +193,7 @@ def join(device: torch.device, timeout: timedelta) -> Ranks:
 def adopt(device: str) -> Ranks:
     """Returns the ranks of the process group that an engine has started in this process. `device`: see `choose_device`.
 
-    Ends the program with the fix if the group cannot exchange tensors of the CPU and of the device.
+    Raises ValueError with the fix if the group cannot exchange tensors of the CPU and of the device.
     """
     kind, backends = choose_device(device).type, dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
     if not all(f"{name}:" in backends for name in ("cpu", kind)):
@@ -201,7 +201,7 @@ def adopt(device: str) -> Ranks:
         needed = (
             f'it needs backend="{best}" (in Ray Train: torch_config=TorchConfig(backend="{best}")), or use device=cpu'
         )
-        raise SystemExit(f"the process group that is already running has backend={backends}; on {kind} {needed}")
+        raise ValueError(f"the process group that is already running has backend={backends}; on {kind} {needed}")
     ranks = _with_node(Ranks(dist.get_rank(), dist.get_world_size(), adopted=True))
     chosen = choose_device(device, ranks.node_ranks.index(ranks.rank))
     if chosen.type == "cuda":

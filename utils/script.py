@@ -84,7 +84,8 @@ def user_message(error: BaseException, memory_advice: str, stopped: str) -> str 
     if isinstance(error, SystemExit):
         return str(error.code)
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"CUDA out of memory: {memory_advice}"
+        advised = str(error).startswith("CUDA out of memory: ")  # the messages of torch have a full stop there
+        return str(error) if advised else f"CUDA out of memory: {memory_advice}"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{error}: name one in the environment variable TMPDIR"
     if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):  # of a batch norm

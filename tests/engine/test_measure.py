@@ -153,7 +153,7 @@ def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tm
 
     monkeypatch.setattr(StepProbe, "bytes", step_bytes)
     cfg = config(demo_images, tmp_path / "runs", device="auto", epochs=2)
-    with simulated_gpu(), refused(SystemExit, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
+    with simulated_gpu(), refused(torch.cuda.OutOfMemoryError, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
         train.main(cfg)
     assert not (tmp_path / "runs").exists()
     with simulated_gpu():
@@ -165,7 +165,7 @@ def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_
         def backward(self, *_):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    with refused(SystemExit, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
+    with refused(torch.cuda.OutOfMemoryError, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
         train.main(config(demo_images, tmp_path), parts=train.Parts(updater=OutOfMemory))
     assert not gc.get_freeze_count()  # the garbage collector can free what the run has left
 

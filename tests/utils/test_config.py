@@ -431,7 +431,11 @@ def run(error):
         (ValueError("wrong"), "^\nwrong$"),
         (PermissionError("no"), "^\nno$"),
         (ConfigError("epochs=0"), "^\nepochs=0$"),
-        (torch.cuda.OutOfMemoryError("full"), "lower batch_size="),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to"), "^\nCUDA out of memory: lower batch_size=$"),
+        (
+            torch.cuda.OutOfMemoryError("CUDA out of memory: lower image_size="),
+            "^\nCUDA out of memory: lower image_size=$",
+        ),
     ],
 )
 def test_user_errors_end_a_script_in_one_line(error, message):
