@@ -56,7 +56,8 @@ UNCHECKED = "_unchecked"  # at the end of the name of a file that could not be c
 
 def is_exported(path: Path) -> bool:
     """Returns whether a file or a folder is, by its name or content, one of export.py."""
-    return (path.suffix in SUFFIXES and path.exists()) or (path / METADATA).is_file()
+    folder = (path / METADATA).is_file() and any(path.glob("*.bin"))  # photo albums of Google have metadata.json, too
+    return (path.suffix in SUFFIXES and path.exists()) or folder
 
 
 def convert(kind: str, model: DetectionModel, about: Mapping[str, Any], target: Path) -> None:

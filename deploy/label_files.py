@@ -88,6 +88,11 @@ class LabelFiles:
         """Whether an image with these detections gets labels."""
         return len(boxes) > 0 or not self.negatives
 
+    def keeps(self, folder: Path, name: str) -> bool:
+        """Whether the image with this name has a label file in `folder` already, which is left alone."""
+        path = folder / Path(name).with_suffix(PER_IMAGE.get(self.kind, ""))
+        return self.kind in PER_IMAGE and not self.overwrite and path.exists()
+
     def add(self, folder: Path, image: Labeled) -> None:
         """Writes the label file of an image to `folder`, or keeps the image for the file of all images."""
         if not self.takes(image.boxes):
@@ -98,11 +103,10 @@ class LabelFiles:
             image = image._replace(boxes=image.boxes[:0], labels=image.labels[:0], scores=image.scores[:0])
         if self.kind in ONE_FILE:
             self.images.append(image)
-        elif self.kind == "voc":
-            self._write(folder / Path(image.name).with_suffix(".xml"), voc_text(image, self.classes))
         else:
-            text = yolo_text(image.boxes, image.labels, *image.size)
-            self._write(folder / Path(image.name).with_suffix(".txt"), text)
+            voc = self.kind == "voc"
+            text = voc_text(image, self.classes) if voc else yolo_text(image.boxes, image.labels, *image.size)
+            self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""

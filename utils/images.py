@@ -146,12 +146,15 @@ def _not_decoded(data: bytes, path: str) -> ImageError:
 
 
 def check_header(data: bytes, path: str) -> None:
-    """Raises ImageError for a damaged header, and for more pixels than MAX_PIXELS or than the file can hold."""
+    """Raises ImageError for a damaged header, signed pixels, and more pixels than MAX_PIXELS or than the file can hold."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
+            sample_format = getattr(image, "tag_v2", {}).get(339, ())  # TIFF 6.0, section 19: 2 is signed, as of a CT
     except Exception as error:  # damaged headers raise many kinds of errors
         raise _not_decoded(data, path) from error
+    if 2 in sample_format:
+        raise ImageError(f"{path}: the pixels are signed numbers: add an offset, and save 8 or 16 unsigned bits")
     if width * height > MAX_PIXELS:
         fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
         raise ImageError(f"{path}: {width}x{height} are more than {MAX_PIXELS:,} pixels: {fix}")

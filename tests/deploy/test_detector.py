@@ -204,6 +204,8 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
     tiny_checkpoint(tmp_path / "runs/other-2026-01-31-1/last.pt")  # stopped before the first evaluation
     (tmp_path / "runs/other-2026-01-31-1/environment.json").write_text("{}")
     assert is_checkpoint("other") and not is_checkpoint(str(tmp_path / "runs"))
+    (tmp_path / "metadata.json").touch()  # of a photo album
+    assert not is_checkpoint(str(tmp_path))
     with refused(ConfigError, "runs/other-2026-01-31-1/last.pt"):
         load("other")
 

@@ -149,7 +149,8 @@ def test_a_runtime_that_fails_costs_a_line(raw, tmp_path, monkeypatch, how):
         )
         text += f"worker.receive(sys.stdin.buffer); {ENDINGS['crash']}"
     (tmp_path / "a_ncnn").mkdir()
-    (tmp_path / "a_ncnn" / METADATA).touch()
+    for name in (METADATA, "model.ncnn.bin"):
+        (tmp_path / "a_ncnn" / name).touch()
     monkeypatch.setattr(worker, "__file__", program(tmp_path / "fake.py", text))
     with refused(CheckpointError, "a_ncnn", "2 seconds" if how == "hang" else "code"):
         Detector(tmp_path / "a_ncnn")(images())

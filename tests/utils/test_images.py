@@ -103,6 +103,14 @@ def test_unreadable_files_are_errors_with_a_fix(tmp_path: Path) -> None:
         assert ("PNG" in str(caught.value)) == has_content  # another format helps only where there are contents
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_signed_pixels_are_refused(tmp_path: Path, dtype: type) -> None:
+    """OpenCV would take -1 for 255."""
+    cv2.imwrite(str(tmp_path / "ct.tif"), np.full((8, 8), -1, dtype))
+    with refused(ImageError, "ct.tif", "offset"):
+        read_image(str(tmp_path / "ct.tif"))
+
+
 @pytest.mark.parametrize("reduction", [1, 2, 4, 8])
 def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, reduction: int) -> None:
     for side in (64, 121, 127):
