@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -48,14 +48,15 @@ class LabelFiles:
     become background images, those without detections get no labels.
 
     `images`: their names in the results. `model`: its name in files that have a place for it. `constants`: of a training that
-    begins with this model. Raises ValueError if two images would share a label file, such as a.jpg and a.png.
+    begins with this model. Raises ValueError if two images would share a label file, such as a.jpg and a.png, or the file of
+    all images cannot hold a name.
     """
 
     def __init__(
         self,
         kind: str,
         classes: Sequence[str],
-        images: Iterable[str],
+        images: Collection[str],
         model: str = "",
         overwrite: bool = False,
         negatives: bool = False,
@@ -69,6 +70,8 @@ class LabelFiles:
         self.roots: set[str] = set()  # folders of the images
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
+        for name in images if kind == "txt" else ():  # before the detections are made, which would be lost
+            annotation_line(name, np.empty((0, 4)), np.empty(0), np.empty(0))
         if kind in PER_IMAGE and shared:
             raise ValueError(f"two images, or one and the list of classes, would share {shared[0]}.*: rename one")
 

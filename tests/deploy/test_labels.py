@@ -55,6 +55,11 @@ def test_voc_labels_can_be_read_again(tmp_path):
     assert data.labels.tolist() == [0, 1] and data.path(0) == str(voc / "JPEGImages/pic.png")
 
 
+def test_a_name_that_an_annotation_file_cannot_hold_is_refused_before_the_detections():
+    with refused(ValueError, "a\\nb.jpg", "rename"):
+        LabelFiles("txt", CLASSES, ["a.jpg", "a\nb.jpg"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_that_would_share_a_label_file_are_refused(kind):
     for images, shared in ((["a.jpg", "a.png"], "a.*"), (["classes.jpg"], "classes.*")):
