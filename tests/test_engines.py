@@ -218,6 +218,7 @@ def cluster(tmp_path, monkeypatch):
     """A cluster of Ray with four nodes of one core, and a head without cores, on this computer."""
     pytest.importorskip("ray", reason="Ray is no requirement")
     variables = {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    variables["RAY_worker_niceness"] = "0"  # with 15, workers get next to no time while other tests run
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     from ray.cluster_utils import Cluster
