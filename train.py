@@ -40,7 +40,7 @@ from engine.origin import Origin
 from engine.rates import Rates, given_or, usual_rate
 from engine.run_folder import Run, open_run
 from engine.run_store import require_store, run_root
-from engine.runs import best_of, check_name, create, require_common
+from engine.runs import check_name, create, require_common, weights_file
 from engine.saving import Saver
 from engine.schedule import Schedule
 from engine.state import Outcome, State
@@ -48,8 +48,8 @@ from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
 from utils.processes import Interrupted, Ranks
-from utils.remote import exists, is_storage
-from utils.remote_cache import local_file, shown
+from utils.remote import exists
+from utils.remote_cache import shown
 from utils.script import command_line, run_script, without_old_garbage
 from utils.signals import StopSignal
 
@@ -472,13 +472,6 @@ def checked(cfg: Config) -> Config:
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg
-
-
-def weights_file(weights: str, output: str) -> str:
-    """Returns the file of weights=: the best.pt of a run, the copy of a file at an address, or the file itself."""
-    if is_storage(weights):
-        return local_file(weights)
-    return str(best_of(output, weights, "weights=") or weights)
 
 
 def require_output(resumed: bool | str, output: str, ranks: Ranks) -> None:

@@ -12,7 +12,8 @@ from engine.run_lock import why_unsaved
 from engine.run_store import address_of_run, claim, run_root
 from utils.config import ConfigError, is_weights
 from utils.processes import Ranks
-from utils.remote import is_address
+from utils.remote import is_address, is_storage
+from utils.remote_cache import local_file
 from utils.text import brief, nearest
 
 DATED = r"-(\d{4}-\d\d-\d\d)-(\d+)$"  # the end of the name of a run folder
@@ -122,6 +123,13 @@ def best_of(output: str | Path, name: str, option: str) -> Path | None:
             f"{option}{name}: there is no such file, and no run of this name; did you mean {option}{near}?"
         )
     return None
+
+
+def weights_file(weights: str, output: str) -> str:
+    """Returns the file of weights=: the best.pt of a run, the copy of a file at an address, or the file itself."""
+    if is_storage(weights) or (is_address(weights) and is_weights(weights)):  # another address is that of a mirror
+        return local_file(weights)
+    return str(best_of(output, weights, "weights=") or weights)
 
 
 def nearest_run(output: str | Path, name: str) -> str | None:

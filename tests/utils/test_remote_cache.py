@@ -14,6 +14,7 @@ import pytest
 from buckets import Faulty, tar_of, upload
 from files import paint, text
 from refused import refused
+from small import TINY_WEIGHTS
 from web import serving
 
 import train
@@ -336,6 +337,17 @@ def test_a_web_server_gives_a_whole_file_or_an_error(tmp_path):
                 local(f"{server}/{name}")
     kept = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert kept.isdisjoint({"typed.zip", "page.json", "half.zip", "none.zip"})
+
+
+def test_weights_at_an_address_are_that_file_and_never_the_official_ones():
+    pytest.importorskip("aiohttp", reason="pip install aiohttp")
+    contents = TINY_WEIGHTS.read_bytes()
+    put("mine.pt", contents)
+    with serving({"/mine.pt": (200, {"ETag": "1"}, contents)}) as server:
+        for address in (f"{server}/mine.pt", f"{BUCKET}/mine.pt"):
+            assert Path(train.checked(train.Config(weights=address)).weights).read_bytes() == contents
+    mirror = train.Config(weights="https://mirror.org/weights")
+    assert train.checked(mirror).weights == mirror.weights
 
 
 @pytest.mark.parametrize("name", ("s3://b/a.png", "http://host/a.png", f"{BUCKET}/a.png"))
