@@ -16,9 +16,10 @@ from datasets.formats.folder import read_folder, unread_notes
 from datasets.formats.formats import read_file
 from datasets.formats.labels import resolve_labels
 from datasets.formats.options import ReadOptions
+from datasets.formats.splits import split_in
 from datasets.store import Annotations, Split
 from utils.files import missing_text, real_path
-from utils.remote_cache import local, shown
+from utils.remote_cache import is_archive, local, shown
 from utils.text import first_names, printable
 
 SPLITS: dict[str, Split] = {
@@ -52,13 +53,14 @@ def sets_of(source: str) -> list[str]:
 
 def _read_set(source: str, split: str, options: ReadOptions, is_one_of_several: bool = False) -> Annotations:
     """Reads one set. If it `is_one_of_several`, its own classes count before those of the options. Raises DataError."""
-    source = local(source, alone=bool(options.image_root))
+    given, source = source, local(source, alone=bool(options.image_root))
     if options.image_root:
         options = replace(options, image_root=local(options.image_root))
     if not os.path.exists(source):
         raise DataError(f"{source}: {missing_text(source)}")
     try:
-        return _annotations(Path(source), split, options, is_one_of_several)
+        path = _set_in(Path(source)) if is_archive(given) else Path(source)
+        return _annotations(path, split, options, is_one_of_several)
     except OSError as error:  # such as a name that is too long
         raise DataError(f"{error.filename or source}: {error.strerror}: correct the path or the file") from error
 
@@ -89,6 +91,13 @@ def _annotations(path: Path, split: str, options: ReadOptions, is_one_of_several
     notes = [*data.notes, *map(printable, unread_notes(reading, data) if reading else ())]
     data = _merge_images(replace(data, notes=tuple(notes)))
     return _with_chosen_classes(data, options, split) if are_chosen_later else data
+
+
+def _set_in(folder: Path) -> Path:
+    """Returns the folder of the data set in an unpacked archive, which often holds that folder only; train/ is a split of it."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))]
+    is_outer = len(inside) == 1 and inside[0].is_dir() and not split_in(f"{inside[0].name}/")
+    return _set_in(inside[0]) if is_outer else folder
 
 
 def _with_chosen_classes(data: Annotations, options: ReadOptions, split: str) -> Annotations:

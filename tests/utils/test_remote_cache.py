@@ -79,9 +79,9 @@ def lines(folder: Path) -> str:
     return "/all.txt"
 
 
-def assert_same(source, folder, options=None):
+def assert_same(source, folder, options=None, split="all"):
     """Asserts that a source has the data of a folder or a file, and the bytes of its images."""
-    ours, theirs = (check_images(read(one, "all", options or ReadOptions()))[0] for one in (source, folder))
+    ours, theirs = (check_images(read(one, split, options or ReadOptions()))[0] for one in (source, folder))
     assert ours.digest() == theirs.digest() and ours.image_digest() == theirs.image_digest()
     assert ours.classes == theirs.classes and len(ours) > 0
     for i in range(len(ours)):
@@ -116,6 +116,26 @@ def test_an_archive_is_unpacked_once_and_again_when_it_has_changed(tmp_path, suf
             assert Path(local(str(source))).stat().st_ino == made
             text(tmp_path / "set" / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
             (tmp_path / "set" / "images" / "train" / "2.png").unlink(missing_ok=True)
+
+
+def test_an_archive_of_one_folder_is_that_folder(tmp_path):
+    top, folder = tmp_path / "top", tmp_path / "top" / "deep" / "pets"
+    yolo(folder)
+    text(folder / "data.yaml", "train: some.txt\nval: images/val\nnames: [cat, dog]\n")
+    text(folder / "some.txt", "images/train/1.png\n")
+    text(top / "__MACOSX" / "._deep", "of macOS")
+    text(top / ".DS_Store", "of macOS")
+    source = shutil.make_archive(str(tmp_path / "a"), "zip", top)
+    assert_same(source, folder, split="train")
+    assert len(read(source, "train")) == 1  # the list counts
+
+
+def test_the_only_folder_of_an_archive_may_be_a_split(tmp_path):
+    yolo(tmp_path / "train")
+    source = shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path, "train")
+    assert len(read(source, "train")) == 6
+    with refused(DataError, f"{source}: no split val"):
+        read(source, "val")
 
 
 def test_a_start_makes_the_copy_what_the_bucket_is_now(tmp_path):
