@@ -11,6 +11,7 @@ import queue
 import re
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -28,7 +29,9 @@ PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "a
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
 PAGE = (b"<!doctype html", b"<html")  # first bytes, such as of a login page
-VERSIONS = "generation ETag etag md5Hash blob_id mtime created LastModified".split()  # as storages list them
+# as storages list them, and web servers
+VERSIONS = "generation ETag etag md5Hash blob_id mtime created LastModified Last-Modified Content-MD5 Digest".split()
+STARTED = time.time()
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 # abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @; on the web it may be a token.
 _USER = re.compile(r"(https?://)[^\s/?#]*@|([a-z][a-z0-9+.-]+://)[^\s/?#@]*:[^\s/?#]*@", re.IGNORECASE)
@@ -184,9 +187,15 @@ def stamp_of(entry: Entry) -> int:
 
 def is_current(path: str | os.PathLike, entry: Entry | None) -> bool:
     """Whether a path is the whole copy of an object as it is now."""
-    if entry is None or not entry.version or not os.path.exists(path):
+    return entry is not None and is_stamped(path, entry) and entry.size in (None, os.path.getsize(path))
+
+
+def is_stamped(path: str | os.PathLike, entry: Entry) -> bool:
+    """Whether a file or a folder was made of an object as it is now; of one without a version, whether this start made it."""
+    if not os.path.exists(path):
         return False
-    return int(os.path.getmtime(path)) == stamp_of(entry) and entry.size in (None, os.path.getsize(path))
+    status = os.stat(path)
+    return int(status.st_mtime) == stamp_of(entry) and (entry.version != "" or status.st_ctime >= STARTED)
 
 
 def download(address: str, wanted: Mapping[Path, Entry]) -> None:

@@ -114,7 +114,7 @@ def _unpacked(archive: str) -> str:
     folder, temporary = copy.with_name(copy.name.partition(".")[0] or "set"), copy.with_name(".unpacking")
     _addresses[str(folder)] = archive
     with _lock(copy.parent):
-        if folder.is_dir() and entry.version and folder.stat().st_mtime == stamp:
+        if remote.is_stamped(folder, entry):
             return str(folder)
         for outdated in (folder, temporary):  # of an earlier version, and of a start that was ended
             shutil.rmtree(outdated, ignore_errors=True)

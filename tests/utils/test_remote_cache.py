@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -357,6 +358,22 @@ def test_a_web_server_gives_a_whole_file_or_an_error(tmp_path):
                 local(f"{server}/{name}")
     kept = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert kept.isdisjoint({"typed.zip", "page.json", "half.zip", "none.zip"})
+
+
+@pytest.mark.parametrize("headers", ({}, {"Last-Modified": "Mon, 01 Jan 2024 10:00:00 GMT"}), ids=["none", "date"])
+def test_a_web_file_without_a_version_is_downloaded_once_per_start(tmp_path, monkeypatch, capsys, headers):
+    pytest.importorskip("aiohttp", reason="pip install aiohttp")
+    yolo(tmp_path / "set")
+    data = Path(shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path / "set")).read_bytes()
+    with serving({name: (200, headers, data) for name in ("/a.zip", "/a.pt")}) as server:
+        for _ in range(2):
+            local(f"{server}/a.zip")
+            local_file(f"{server}/a.pt")
+        assert capsys.readouterr().out.count("downloading") == 2
+        monkeypatch.setattr(remote, "STARTED", time.time() + 60)
+        local(f"{server}/a.zip")
+        local_file(f"{server}/a.pt")
+    assert capsys.readouterr().out.count("downloading") == (0 if headers else 2)
 
 
 def test_weights_at_an_address_are_that_file_and_never_the_official_ones():
