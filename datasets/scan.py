@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
+import PIL
 from PIL import Image
 
 from datasets.store import Annotations
@@ -58,14 +59,14 @@ class Examined(NamedTuple):
 def scan(paths: list[str]) -> Scan:
     """Reads every image: size, EXIF orientation, digest, hash, and whether it decodes to its end. Raises no error.
 
-    Results for unchanged files (see `file_stamp`) come from a cache."""
+    Results for unchanged files and decoders (see `_stamp`) come from a cache."""
     found: list[Examined] = []
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         progress_bar(None, "scanning images", total=len(paths), delay=1) as bar,
     ):
         for block in images.batched(map(os.path.abspath, paths), 500):
-            stamps = _in_groups(pool, file_stamp, block, 50)
+            stamps = _in_groups(pool, _stamp, block, 50)
             known = _read_cache(block)
             stamp_of = dict(zip(block, stamps, strict=True))
             examined = {path: image for path, (stamp, image) in known.items() if stamp == stamp_of[path]}
@@ -99,6 +100,11 @@ def file_stamp(path: str) -> str:
     except (OSError, ValueError):  # ValueError: a name that the system cannot have
         return "missing"
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+def _stamp(path: str) -> str:
+    """Returns what the result of `_examine` depends on: the file, the versions of the decoders, and their limit of pixels."""
+    return f"{file_stamp(path)} {cv2.__version__} {PIL.__version__} {images.MAX_PIXELS}"
 
 
 def _examine(path: str) -> Examined:

@@ -5,13 +5,16 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
+import PIL
 import pytest
 from files import read_annotation_file
 from PIL import Image
 from refused import refused
 
 import datasets.scan
+import utils.images
 from datasets.cache import ImageCache
 from datasets.check_images import check_images, repeated_boxes
 from datasets.errors import DataError
@@ -93,6 +96,24 @@ def test_results_are_cached_by_path_size_and_time(tmp_path: Path, monkeypatch: p
     blank(60, 30).save(path)
     os.utime(path, ns=(1, 1))
     assert scan([str(path), bad]).sizes.tolist()[0] == [30, 60] and examined == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [(utils.images, "MAX_PIXELS", 700), (cv2, "__version__", "0"), (PIL, "__version__", "0")],
+    ids=["limit", "OpenCV", "Pillow"],
+)
+def test_another_limit_of_pixels_or_another_decoder_scans_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name, value
+) -> None:
+    blank(40, 20).save(tmp_path / "a.png")
+    with monkeypatch.context() as before:
+        before.setattr(module, name, value)
+        assert len(scan([str(tmp_path / "a.png")]).problems) == (name == "MAX_PIXELS")
+    examined = []
+    examine = datasets.scan._examine
+    monkeypatch.setattr(datasets.scan, "_examine", lambda path: (examined.append(path), examine(path))[1])
+    assert not scan([str(tmp_path / "a.png")]).problems and len(examined) == 1
 
 
 def test_scan_works_without_a_usable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
