@@ -31,7 +31,7 @@ from deploy import load
 from deploy.agreement import verify
 from deploy.exported_model import ExportedModel
 from deploy.formats import FORMATS, UNCHECKED, ExportError, convert, is_exported, metadata_of
-from deploy.int8 import measure, quantize, read_data, val_loader
+from deploy.int8 import measure, quantize, read_data, readable, val_loader
 from deploy.onnx_graph import write
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
@@ -286,22 +286,19 @@ def find_images(folder: str | None, loaded: load.Loaded, count: int) -> tuple[li
         paths = [os.path.join(folder, name) for name in images_under(folder)]
         if not paths:
             raise ConfigError(f"images={folder}: there are no images in this folder")
-        return read_some(paths, count, loaded), f"images of {folder}"
+        chosen = [paths[index] for index in evenly_spaced(len(paths), count)]
+        return [read_image(path, value_range=loaded.value_range) for path in chosen], f"images of {folder}"
     if val := loaded.config.get("val"):
         try:
             data = read(val, "val", options_of(loaded.config, loaded.classes))
             if len(data) == 0:
                 raise DataError(f"{val}: no images")
-            return read_some([data.path(i) for i in range(len(data))], count, loaded), f"images of {val}"
+            data = readable(data, count, loaded)
+            return [data.image(index) for index in range(len(data))], f"images of {val}"
         except (DataError, ImageError, OSError) as error:
-            print(f"note: the validation images of the training run are missing ({error})")
+            print(f"note: the validation images of the training run cannot be used ({error})")
     generated = [demo.draw_image(number)[0] for number in range(count)]
     return generated, "generated images; real ones are better: images=FOLDER"
-
-
-def read_some(paths: list[str], count: int, loaded: load.Loaded) -> list[np.ndarray]:
-    """Reads up to `count` images, evenly spaced over all paths, as in training."""
-    return [read_image(paths[i], value_range=loaded.value_range) for i in evenly_spaced(len(paths), count)]
 
 
 if __name__ == "__main__":

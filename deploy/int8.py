@@ -23,7 +23,7 @@ from datasets.errors import DataError, logged
 from datasets.formats import read as formats
 from datasets.formats.options import options_of
 from datasets.loader import Loader, ValSampler, build_loader
-from datasets.store import Annotations
+from datasets.store import Annotations, evenly_spaced
 from deploy.exported_model import ExportedModel
 from deploy.load import Loaded
 from deploy.standalone.detector import Detector
@@ -175,10 +175,16 @@ def read_data(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[
     if not train or not val:
         raise DataError("int8=true needs training images and validation data with boxes: give train= and val=")
     loader = val_loader(val, loaded)
-    data = replace(read_split(train, "train", loaded), value_range=loaded.value_range)
-    chosen = range(0, len(data), -(-len(data) // IMAGES))  # evenly spaced
+    data = readable(read_split(train, "train", loaded), IMAGES, loaded)
     size, kind = loaded.image_size, loaded.model.letterbox
-    return [letterbox(data.image(index), size, kind)[0] for index in chosen], loader
+    return [letterbox(data.image(index), size, kind)[0] for index in range(len(data))], loader
+
+
+def readable(data: Annotations, count: int, loaded: Loaded) -> Annotations:
+    """Returns up to `count` images, evenly spaced, without those that the training run leaves out. Raises DataError."""
+    chosen = data.select(np.array(evenly_spaced(len(data), count)))
+    checked, _ = check_images(chosen, options_of(loaded.config, loaded.classes))
+    return replace(checked, value_range=loaded.value_range)
 
 
 def val_loader(val: str, loaded: Loaded) -> Loader:

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +16,7 @@ from refused import refused, told
 from small import TINY_WEIGHTS
 
 import evaluate
+import export
 from datasets import demo
 from datasets.errors import DataError
 from deploy import int8
@@ -171,6 +173,24 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
     with pytest.raises(int8.Int8Error):
         main(Config(str(weights), check_images=1, int8=True))
     assert [path.name for path in tmp_path.iterdir()] == ["best.pt"]
+
+
+@pytest.mark.parametrize("kind", ["no image", "cut-off JPEG"])
+def test_images_that_the_run_left_out_are_left_out(painted, tmp_path, capsys, kind):
+    jpeg = cv2.imencode(".jpg", np.full((48, 64, 3), 9, np.uint8))[1].tobytes()
+    sources = {name: str(painted(6, name)) for name in ("train", "val")}
+    for name in sources:
+        (tmp_path / f"{name}_1.png").write_bytes(b"no image" if kind == "no image" else jpeg[:-9])
+    loaded = load(TINY_WEIGHTS)
+    loaded = loaded._replace(config=loaded.config | sources | {"image_root": None, "bad_images": "skip"})
+    images, loader = int8.read_data(None, None, loaded)
+    assert len(images) == len(loader.dataset) == 5
+    images, source = export.find_images(None, loaded, 6)
+    assert len(images) == 5 and source == f"images of {sources['val']}"
+    capsys.readouterr()
+    loaded = loaded._replace(config=loaded.config | {"bad_images": "error"})
+    assert export.find_images(None, loaded, 6)[1].startswith("generated")
+    told(capsys.readouterr().out, "val_1.png")
 
 
 def test_what_cannot_work_names_the_fix(painted):
