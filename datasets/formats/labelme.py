@@ -109,7 +109,7 @@ def _merge_parts(boxes: list[tuple[Any, Box]], parts: list[str]) -> list[Box]:
     Adds the places of further parts to `parts`."""
     found: dict[Any, Box] = {}
     for index, (group, box) in enumerate(boxes):
-        key = (box.name, str(group)) if group is not None and box.corners and not box.problem else index
+        key = (box.name, str(group)) if group not in (None, "") and box.corners and not box.problem else index
         if key in found:
             parts.append(box.place)
             (x1, y1, x2, y2), (x3, y3, x4, y4) = found[key].corners, box.corners
@@ -127,10 +127,10 @@ def _box(shape: Shape) -> Box:
     if not shape.points:
         return Box(name, (), problem=f"{name!r} needs points [x, y]: draw it again, or remove it")
     xs, ys = zip(*shape.points, strict=True)
+    crowd, problem = crowd_of({"difficult": shape.difficult} | (shape.flags or {}))
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
-        return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    crowd, problem = crowd_of({"difficult": shape.difficult} | (shape.flags or {}))
+        return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius), crowd, problem)
     if kind == "rectangle" and len(xs) == 2:
         problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta}) or problem
     return Box(name, points_box(shape.points), crowd, problem)

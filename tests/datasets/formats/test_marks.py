@@ -50,6 +50,11 @@ def of_labelme(root: Path, mark: dict[str, Any]) -> Path:
     return text(root / "a.json", {"imagePath": "a.png", "shapes": [shapes[0], shapes[1] | mark]}).parent
 
 
+def of_circle(root: Path, mark: dict[str, Any]) -> Path:
+    shapes = [{"label": "cat", "points": [[x, 8], [x, 5]], "shape_type": "circle"} for x in (5, 6)]
+    return text(root / "a.json", {"imagePath": "a.png", "shapes": [shapes[0], shapes[1] | mark]}).parent
+
+
 def of_flags(root: Path, mark: dict[str, Any]) -> Path:
     return of_labelme(root, {"flags": mark})
 
@@ -67,9 +72,10 @@ def of_hugging_face(root: Path, mark: dict[str, Any]) -> Path:
     return text(root / "metadata.jsonl", json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
 
 
-ALL = (of_coco, of_attributes, of_voc, of_cvat, of_table, of_labelme, of_flags, of_via, of_hugging_face)
+ALL = (of_coco, of_attributes, of_voc, of_cvat, of_table, of_labelme, of_circle, of_flags, of_via, of_hugging_face)
 SPELLINGS: dict[Callable, tuple[str, ...]] = dict.fromkeys(ALL, ("difficult", "is_crowd", "isCrowd", "Ignore"))
-SPELLINGS |= {of_labelme: ("difficult", "Difficult"), of_hugging_face: ("iscrowd",)}
+SPELLINGS |= dict.fromkeys((of_labelme, of_circle), ("difficult", "Difficult"))
+SPELLINGS |= {of_hugging_face: ("iscrowd",)}
 
 
 @pytest.mark.parametrize(("put", "name"), [(put, name) for put, names in SPELLINGS.items() for name in names])

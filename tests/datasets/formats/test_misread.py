@@ -123,7 +123,7 @@ def test_a_fault_of_a_reader_does_not_look_like_bad_data(tmp_path: Path, monkeyp
         assert not isinstance(caught.value, DataError)
 
 
-def shape(label: str, points: list, kind: str = "polygon", group: int | None = None) -> dict:
+def shape(label: str, points: list, kind: str = "polygon", group: int | str | None = None) -> dict:
     return {"label": label, "points": points, "shape_type": kind, "group_id": group}
 
 
@@ -136,6 +136,15 @@ def test_parts_of_one_object_of_labelme_are_one_box(tmp_path: Path) -> None:
     assert boxes(found)[0][1:3] == ([[1, 1, 30, 9], [20, 2, 30, 9], [20, 2, 30, 9]], ["cat", "dog", "cat"])
     (note,) = found.notes
     assert "a.json: object 2" in note
+
+
+def test_shapes_of_labelme_with_an_empty_group_are_objects_of_their_own(tmp_path: Path) -> None:
+    """They were one box around all shapes of their label."""
+    paint(tmp_path / "a.png")
+    shapes = [shape("cat", [[1, 1], [5, 5]], group=""), shape("cat", [[20, 2], [30, 9]], group="")]
+    text(tmp_path / "a.json", {"imagePath": "a.png", "shapes": shapes})
+    found = read(str(tmp_path), "train")
+    assert boxes(found)[0][1] == [[1, 1, 5, 5], [20, 2, 30, 9]] and not found.notes
 
 
 def test_shapes_of_labelme_that_are_not_known_are_left_out_and_named(tmp_path: Path) -> None:
