@@ -60,6 +60,7 @@ def read_data_file(file: File, split: Split) -> Source:
             labels += own
             notes += unread
     source = yolo.read_images(str(path), images, ClassLists(yaml_names(path, config)), notes, labels)
+    source.names_are_numbers = not config.get("names")
     add_splits(source, path, map(SPLIT_NAMES.get, keys), split)
     return source
 

@@ -81,7 +81,8 @@ def _annotations(path: Path, split: str, options: ReadOptions, is_one_of_several
         classes = None if are_chosen_later or (is_one_of_several and has_names) else options.classes
         if is_one_of_several and classes is None and not has_names and not options.all_labeled:
             fix = (
-                "write its classes.txt, one name per line, or all_labeled=true if all classes are annotated in all sets"
+                "write its classes.txt, one name per line (or names: into its data.yaml), or all_labeled=true if all classes "
+                "are annotated in all sets"
             )
             raise DataError(
                 f"{found.path}: the classes of this set are numbers, so it is not known what was annotated: {fix}"

@@ -209,6 +209,12 @@ def test_a_set_whose_classes_are_numbers_is_joined_as_the_message_says(tmp_path:
     assert "all_labeled=true" in message and "classes.txt" in message
     text(tmp_path / "b" / "classes.txt", "cat\n")
     assert has_box(load(source), 2)
+    text(tmp_path / "b" / "b.txt", "0 .125 .25 .2 .3\n")
+    data_file = text(tmp_path / "b" / "data.yaml", "train: .\nnc: 1\n")
+    message = fault(load, source)
+    assert "all_labeled=true" in message and "names: into its data.yaml" in message
+    data_file.write_text("train: .\nnames: [cat]\n", encoding="utf-8")
+    assert has_box(load(source), 2)
 
 
 def test_a_missing_split_is_split_off_as_the_message_says(tmp_path: Path) -> None:

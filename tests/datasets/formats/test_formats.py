@@ -12,7 +12,7 @@ from refused import refused
 from datasets.check_images import check_images
 from datasets.errors import DataError
 from datasets.formats.class_names import class_text, read_classes
-from datasets.formats.options import ReadOptions
+from datasets.formats.options import ReadOptions, read_options
 from datasets.formats.read import read
 
 STRICT = ReadOptions(bad_boxes="error")
@@ -361,6 +361,14 @@ def test_yolo_boxes_are_fractions_of_the_image_after_exif_rotation(tmp_path: Pat
 def test_yolo_names_stay_text(tmp_path: Path) -> None:
     assert read(yolo(tmp_path, "train: train/images\nnames: [no, 1e3]\n"), "train").classes == ("no", "1e3")
     assert read(yolo(tmp_path, "train: train/images\nnc: 3\n"), "train").classes == ("0", "1", "2")
+
+
+def test_a_list_of_classes_names_the_numbers_of_a_data_file_with_nc_only(tmp_path: Path) -> None:
+    path = yolo(tmp_path, "train: train/images\nnc: 2\n")
+    (note,) = (note for note in read(path, "train").notes if "classes=FILE" in note)
+    assert path in note
+    found = read(path, "train", read_options(classes=str(text(tmp_path / "names.txt", "cat\ndog\n"))))
+    assert boxes(found)[0][2] == ["dog", "cat"] and not any("classes=FILE" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
