@@ -140,7 +140,7 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
         largest = max(counts, key=lambda kind: counts[kind])
         if counts[largest] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            own = f"{reading.row.name} ({mine[0] if mine else folder.path}) would be read with {amount(count, 'image')}"
+            own = f"{reading.row.name} ({_example(reading, mine)}) would be read with {amount(count, 'image')}"
             other = f"{largest} ({others[largest][0]}) has {counts[largest]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {own}, but {other}: {fix}")
     notes = []
@@ -154,6 +154,14 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
             is_orphan = is_yolo and kind == YOLO.name  # and its image may count as a background
             notes.append(graded(text, len(names), len(found)) if is_orphan else text)
     return notes if is_yolo else [*notes, *unread_image_notes(folder.path, folder.files), *_lost_images(folder, found)]
+
+
+def _example(reading: Reading, names: list[str]) -> str:
+    """Returns the file that names the images that are read, or else the first of `names`, their label files."""
+    path, folder = reading.sources[0].path, reading.folder.path
+    if os.path.isfile(path):
+        return os.path.relpath(path, folder)
+    return names[0] if names else str(folder)
 
 
 def _lost_images(folder: Folder, found: Annotations) -> list[str]:
