@@ -219,7 +219,7 @@ def read_images(
 
     An image without a label file is a background; at least one image must have one. Both are counted in a note. `orphans`:
     label files that belong to no image (None: near the images). Raises DataError."""
-    known = [os.path.exists(path) for path in labels]
+    known = _are_labeled(images, labels)
     if not any(known):
         raise DataError(f"{source}: {_no_labels(source, images)}")
     names = lists.names if lists else None
@@ -257,6 +257,21 @@ def read_images(
         what = f"all lines with more than a box ({polygons}) have key points in it"
         found.problems.append(f"{source}: {what}: keep class x y width height of each line")
     return found
+
+
+def _are_labeled(images: Sequence[str], labels: Sequence[str]) -> list[bool]:
+    """Returns which images have a label file. A text next to an image may be a caption, if those of others are in labels/."""
+    there = set(filter(os.path.exists, labels))
+    folders = set(map(os.path.dirname, there))
+
+    def may_be_caption(label: str, image: str) -> bool:
+        place = os.path.dirname(_label_places(image)[0])
+        return place != os.path.dirname(label) and place in folders
+
+    pairs = zip(labels, images, strict=True)
+    return [
+        label in there and (not may_be_caption(label, image) or is_label_of(label, image)) for label, image in pairs
+    ]
 
 
 def _has_key_points(values: Sequence[float]) -> bool:
