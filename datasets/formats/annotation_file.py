@@ -159,10 +159,11 @@ def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
     chosen, others = _list_of_split(path, lists, split)
     source = read_text(folder.file(chosen), split)
     source.notes += others
-    source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
+    source.label_files += [str(path / name) for name in every]
     if not any(source.lines):  # its boxes are in label files
         source.has_yolo_labels = True
-        source.label_files += [yolo.label_file(str(path / name)) for name in folder.images]
+        if split_of(Path(chosen).stem):  # without a split it may name a few images, and the label files of others count
+            source.label_files += [yolo.label_file(str(path / name)) for name in folder.images]
     add_notes(source, path, every, split, by_name=True)
     return [source]
 

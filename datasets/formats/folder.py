@@ -149,7 +149,7 @@ def unread_notes(reading: Reading, found: Annotations) -> list[str]:
             example = problem_of(folder.file(names[0]))
             notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}, for example {example}")
         elif counts[kind] or kind != LISTS.name:  # other lists have no boxes
-            why = "without an image" if is_yolo and kind == YOLO.name else "that are not read"
+            why = "without an image" if is_yolo and kind == YOLO.name and not counts[kind] else "that are not read"
             text = f"{folder.path}: label files of {kind} {why}: {len(names)}, for example {one_line(names[0])}"
             is_orphan = is_yolo and kind == YOLO.name  # and its image may count as a background
             notes.append(graded(text, len(names), len(found)) if is_orphan else text)
