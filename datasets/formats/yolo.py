@@ -14,6 +14,8 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import unquote
 
+import numpy as np
+
 from datasets.errors import DataError, graded, one_line, open_file, raise_any
 from datasets.formats import image_paths
 from datasets.formats.class_names import OWN, ClassLists, find_lists, list_in
@@ -234,7 +236,7 @@ def read_images(
         text = f"{source}: label files without an image: {len(near)}, for example {one_line(near[0])}"
         found.notes.append(graded(text, len(near), len(images)))
     found.problems += _contradictions(source, images, labels) + _look_alikes(alone, orphans or near)
-    polygons, lengths, are_key_points = 0, set(), True
+    polygons, lengths, are_key_points, are_convex = 0, set(), True, True
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -253,9 +255,11 @@ def read_images(
                         polygons += 1
                         lengths.add(len(values))
                         are_key_points = are_key_points and len(lengths) == 1 and _has_key_points(values)
-    if polygons >= MIN_POSES and are_key_points:
-        what = f"all lines with more than a box ({polygons}) have key points in it"
-        found.problems.append(f"{source}: {what}: keep class x y width height of each line")
+                        are_convex = are_key_points and are_convex and _is_convex(values)
+    if polygons >= MIN_POSES and are_key_points and not are_convex:
+        what = f"all lines with more than a box ({polygons}) may be a box with key points in it, or corners"
+        fix = "of key points, keep class x y width height of each line; of corners, write the box around them"
+        found.problems.append(f"{source}: {what}: {fix}")
     return found
 
 
@@ -286,6 +290,14 @@ def _has_key_points(values: Sequence[float]) -> bool:
             if all(is_near or not any(point[:2]) for is_near, point in zip(near, points, strict=True)):
                 return True
     return False
+
+
+def _is_convex(values: Sequence[float]) -> bool:
+    """Returns whether numbers are the corners of a convex polygon, as of license plates; a box with key points hardly is."""
+    x, y = np.array(values).reshape(-1, 2).T
+    sides = np.roll(x, -1) - x, np.roll(y, -1) - y
+    turns = sides[0] * np.roll(sides[1], -1) - sides[1] * np.roll(sides[0], -1)
+    return bool((turns >= 0).all() or (turns <= 0).all())
 
 
 def _no_labels(source: str, images: Sequence[str]) -> str:

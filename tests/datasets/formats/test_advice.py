@@ -138,6 +138,7 @@ def test_an_xml_file_with_objects_elsewhere_is_no_background(tmp_path: Path, kin
 POINTS = {
     "x, y": "{x} {y} .2 .3 {x} {y} .1 .2 0 0 .12 .3",
     "x, y, visibility": "{x} {y} .2 .3 {x} {y} 1 .1 .2 1 0 0 0 .12 .3 1",
+    "two ends": "{x} {y} .2 .3 .05 {y} .2 {y}",
 }
 
 
@@ -157,6 +158,22 @@ def test_polygons_stay_polygons(tmp_path: Path) -> None:
     text(tmp_path / "a.txt", "".join(f"0 {line}\n" for line in corners))
     ((_, found, *_),) = load(tmp_path)
     assert found[1] == pytest.approx([20, 10, 36, 18]) and len(found) == 3
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_four_corners_that_might_be_a_box_with_key_points_stay_corners(tmp_path: Path, order: int) -> None:
+    """License plates, and rotated boxes: small, and near the middle of their images."""
+    paint(tmp_path / "a.png"), text(tmp_path / "classes.txt", "plate\n")
+    plates = [
+        [(x, y), (x + 0.1, y + 0.02), (x + 0.1, y + 0.07), (x, y + 0.05)] for x, y in [(0.5, 0.5), (0.6, 0.7)] * 2
+    ]
+    lines = [" ".join(f"{value:.3f}" for corner in plate[::order] for value in corner) for plate in plates]
+    label = text(tmp_path / "a.txt", "".join(f"0 {line}\n" for line in lines))
+    ((_, found, *_),) = load(tmp_path)
+    assert found[0] == pytest.approx([20, 10, 24, 11.4]) and len(found) == 4
+    text(label, label.read_text() + "0 .5 .5 .6 .57 .6 .5 .5 .57\n")  # its corners are in the order of rows
+    message = fault(load, tmp_path)
+    assert "key points" in message and "corners" in message and "the box around them" in message
 
 
 @pytest.mark.parametrize("suffix", ["txt", "csv", "json"])
