@@ -136,7 +136,6 @@ class ImageFinder:
         if not rest:
             return
         used = {real_path(self._join(path)) for path in self._found.values()}
-        own_split = self._split_with_images(group)
         images = self._by_base(group, used)
         wanted = Counter(short for name in self._names for short in short_names(name))
         bases = meant((short for name in rest for short in short_names(name)), images)
@@ -148,7 +147,7 @@ class ImageFinder:
                 continue
             for short in (short for short in short_names(name) if short in bases):
                 least = 1 if wanted[short] == 1 else 2
-                there = _most_last_parts(name, images[bases[short]], least, own_split)
+                there = _most_last_parts(name, images[bases[short]], least)
                 if len(there) > 1:
                     shown = " or ".join(os.path.normpath(self._join(path)) for path in there[:5])
                     fix = "write its path, or image_root=FOLDER names the folder of the images"
@@ -164,12 +163,6 @@ class ImageFinder:
             else:
                 self.doubts[name] = f"{name} and another name are both {self._join(path)}: correct the paths"
 
-    def _split_with_images(self, group: Sequence[str]) -> str | None:
-        """Returns the split in the name of the file, if a folder of `group` with images is that of this split alone."""
-        folders = [root for root in group if _split_in(f"{os.path.basename(root)}/") in self._splits]
-        is_clear = len(self._splits) == 1 and "trainval" not in map(str.lower, self._words)
-        return min(self._splits) if is_clear and any(images_under(self._join(root)) for root in folders) else None
-
     def _by_base(self, group: Sequence[str], used: Collection[str]) -> dict[str, dict[str, str]]:
         """Returns {last part, with and without suffix: {real path: path}} of the images in folders that are not `used`."""
         index: dict[str, dict[str, str]] = {}
@@ -183,18 +176,12 @@ class ImageFinder:
         return index
 
 
-def _split_in(path: str) -> str | None:
-    """Returns the split of the innermost folder in a path that has the name of one, also with a number, as train2017."""
-    folders = (name.rstrip(DIGITS) for name in path.lower().split("/")[-2::-1])
-    return next((SPLIT_NAMES[name] for name in folders if name in SPLIT_NAMES), None)
-
-
-def _most_last_parts(name: str, images: dict[str, str], least: int, split: str | None) -> list[str]:
+def _most_last_parts(name: str, images: dict[str, str], least: int) -> list[str]:
     """Returns the paths of `images` (real path: path) that share the most last parts with `name`, `least` or more of them.
 
-    A file in the folder of another split than that in `name`, or else `split`, is another file of the same name."""
-    split = _split_in(name.replace("\\", "/")) or split
-    own = {real: path for real, path in images.items() if None in (split, other := _split_in(path)) or other == split}
+    A file in the folder of another split (train, val, test) is another file of the same name."""
+    split = split_in(name.replace("\\", "/"))
+    own = {real: path for real, path in images.items() if None in (split, other := split_in(path)) or other == split}
     parts = folded(name).replace("\\", "/").split("/")[::-1]
     shared = {own[real]: len(os.path.commonprefix([parts[1:], folded(real).split("/")[-2::-1]])) + 1 for real in own}
     most = max(shared.values(), default=0)
