@@ -71,7 +71,7 @@ class LabelFiles:
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
         for name in images if kind == "txt" else ():  # before the detections are made, which would be lost
-            annotation_line(name, np.empty((0, 4)), np.empty(0), np.empty(0))
+            annotation_line(os.path.abspath(name), np.empty((0, 4)), np.empty(0), np.empty(0))
         if kind in PER_IMAGE and shared:
             raise ValueError(f"two images, or one and the list of classes, would share {shared[0]}.*: rename one")
 

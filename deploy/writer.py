@@ -133,8 +133,8 @@ class Results:
         if self.labels.takes(boxes) and (frame is not None or is_web_address(path)):
             name = output_name(name)
             path = str(self.folder / "images" / name)
-            if not self.labels.keeps(self.folder / "labels", name):  # else the labels would be those of another image
-                write_image(path, image)
+            if not (self.labels.keeps(self.folder / "labels", name) and os.path.exists(path)):
+                write_image(path, image)  # else the labels would be those of another image
         labeled = Labeled(name.replace(os.sep, "/"), path, (width, height), boxes, labels, scores)
         self.labels.add(self.folder / "labels", labeled)
 

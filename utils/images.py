@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -137,6 +138,7 @@ def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
         image = None
     if image is None:
         raise _not_decoded(data, path)
+    image = image.view({"int8": np.uint8, "int16": np.uint16}.get(image.dtype.name, image.dtype))  # none is below 0
     orientation = 1 if tiff else read_orientation(data)
     return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
 
@@ -146,20 +148,22 @@ def _not_decoded(data: bytes, path: str) -> ImageError:
 
 
 def check_header(data: bytes, path: str) -> None:
-    """Raises ImageError for a damaged header, signed pixels, and more pixels than MAX_PIXELS or than the file can hold."""
+    """Raises ImageError for a damaged header, pixels below 0, and more pixels than MAX_PIXELS or than the file can hold."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
             sample_format = getattr(image, "tag_v2", {}).get(339, ())  # TIFF 6.0, section 19: 2 is signed, as of a CT
     except Exception as error:  # damaged headers raise many kinds of errors
         raise _not_decoded(data, path) from error
-    if 2 in sample_format:
-        raise ImageError(f"{path}: the pixels are signed numbers: add an offset, and save 8 or 16 unsigned bits")
     if width * height > MAX_PIXELS:
         fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
         raise ImageError(f"{path}: {width}x{height} are more than {MAX_PIXELS:,} pixels: {fix}")
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
+    with suppress(cv2.error):  # decoding reports it
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if 2 in sample_format else None
+        if pixels is not None and pixels.min() < 0:
+            raise ImageError(f"{path}: pixels below 0: add an offset, and save 8 or 16 unsigned bits")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
     kind = b""
     while data.startswith(_PNG_MARK) and kind != b"IEND" and place + 8 <= len(data):

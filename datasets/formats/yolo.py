@@ -255,7 +255,7 @@ def read_images(
                         polygons += 1
                         lengths.add(len(values))
                         are_key_points = are_key_points and len(lengths) == 1 and _has_key_points(values)
-                        are_convex = are_key_points and are_convex and _is_convex(values)
+                        are_convex = are_key_points and are_convex and len(values) == 8 and _is_convex(values)
     if polygons >= MIN_POSES and are_key_points and not are_convex:
         what = f"all lines with more than a box ({polygons}) may be a box with key points in it, or corners"
         fix = "of key points, keep class x y width height of each line; of corners, write the box around them"
@@ -273,9 +273,14 @@ def _are_labeled(images: Sequence[str], labels: Sequence[str]) -> list[bool]:
         return place != os.path.dirname(label) and place in folders
 
     pairs = zip(labels, images, strict=True)
-    return [
-        label in there and (not may_be_caption(label, image) or is_label_of(label, image)) for label, image in pairs
-    ]
+    return [label in there and not (may_be_caption(label, image) and _is_caption(label)) for label, image in pairs]
+
+
+def _is_caption(path: str) -> bool:
+    """Returns whether a text is no label file, not even a damaged one: it has fewer than four numbers."""
+    with open_file(path) as file:
+        text = file.read(100_000).strip()
+    return bool(text) and b"\0" not in text and len(re.findall(rb"\d+", text)) < 4
 
 
 def _has_key_points(values: Sequence[float]) -> bool:
@@ -293,7 +298,7 @@ def _has_key_points(values: Sequence[float]) -> bool:
 
 
 def _is_convex(values: Sequence[float]) -> bool:
-    """Returns whether numbers are the corners of a convex polygon, as of license plates; a box with key points hardly is."""
+    """Returns whether four corners are those of a convex polygon, as of license plates; a box with two key points hardly is."""
     x, y = np.array(values).reshape(-1, 2).T
     sides = np.roll(x, -1) - x, np.roll(y, -1) - y
     turns = sides[0] * np.roll(sides[1], -1) - sides[1] * np.roll(sides[0], -1)

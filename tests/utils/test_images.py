@@ -25,6 +25,7 @@ from utils.images import (
     LETTERBOXES,
     ImageError,
     boxes_to_input,
+    decode_deep,
     fit,
     frame_count,
     into_original,
@@ -104,8 +105,12 @@ def test_unreadable_files_are_errors_with_a_fix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
-def test_signed_pixels_are_refused(tmp_path: Path, dtype: type) -> None:
+def test_pixels_below_zero_are_refused(tmp_path: Path, dtype: type) -> None:
     """OpenCV would take -1 for 255."""
+    cv2.imwrite(str(tmp_path / "map.tif"), np.full((8, 8), 100, dtype))
+    assert decode_deep((tmp_path / "map.tif").read_bytes(), "map.tif").dtype == np.dtype(
+        dtype.__name__.replace("i", "ui")
+    )
     cv2.imwrite(str(tmp_path / "ct.tif"), np.full((8, 8), -1, dtype))
     with refused(ImageError, "ct.tif", "offset"):
         read_image(str(tmp_path / "ct.tif"))

@@ -138,6 +138,7 @@ def test_an_xml_file_with_objects_elsewhere_is_no_background(tmp_path: Path, kin
 POINTS = {
     "x, y": "{x} {y} .2 .3 {x} {y} .1 .2 0 0 .12 .3",
     "x, y, visibility": "{x} {y} .2 .3 {x} {y} 1 .1 .2 1 0 0 0 .12 .3 1",
+    "one point": "{x} {y} .2 .3 {x} {y}",
     "two ends": "{x} {y} .2 .3 .05 {y} .2 {y}",
 }
 
