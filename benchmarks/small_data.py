@@ -6,9 +6,9 @@
 Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
 resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
 
-LibreYOLO has its defaults, its schedule scaled to the length, and the best of the eleven settings that `stage=choose`
-measures on data that are not reported, with one seed. `stage=report` has 15 or 20 epochs and three seeds, `stage=long` 60 epochs.
-`stage=few` trains on 30 images.
+LibreYOLO has its defaults, its schedule scaled to the length, 8 images per step as Thaw has, and the best of the eleven
+settings that `stage=choose` measures on data that are not reported, with one seed. `stage=report` has 15 or 20 epochs and
+three seeds, `stage=long` 60 epochs. `stage=few` trains on 30 images.
 """
 
 import itertools

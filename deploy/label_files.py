@@ -93,8 +93,10 @@ class LabelFiles:
 
     def keeps(self, folder: Path, name: str) -> bool:
         """Whether the image with this name has a label file in `folder` already, which is left alone."""
-        path = folder / Path(name).with_suffix(PER_IMAGE.get(self.kind, ""))
-        return self.kind in PER_IMAGE and not self.overwrite and path.exists()
+        return self.kind in PER_IMAGE and not self.overwrite and self._file_of(folder, name).exists()
+
+    def _file_of(self, folder: Path, name: str) -> Path:
+        return folder / Path(name).with_suffix(PER_IMAGE[self.kind])
 
     def add(self, folder: Path, image: Labeled) -> None:
         """Writes the label file of an image to `folder`, or keeps the image for the file of all images."""
@@ -109,7 +111,7 @@ class LabelFiles:
         else:
             voc = self.kind == "voc"
             text = voc_text(image, self.classes) if voc else yolo_text(image.boxes, image.labels, *image.size)
-            self._write(folder / Path(image.name).with_suffix(PER_IMAGE[self.kind]), text)
+            self._write(self._file_of(folder, image.name), text)
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""

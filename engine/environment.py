@@ -74,9 +74,8 @@ def source_digest(function: Callable) -> str:
     Of a `functools.partial`, that of its function with its arguments.
     """
     if isinstance(function, functools.partial):
-        arguments = re.sub(
-            r" at 0x\w+", "", f"{function.args} {sorted(function.keywords.items())}"
-        )  # other in each process
+        arguments = f"{function.args} {sorted(function.keywords.items())}"
+        arguments = re.sub(r" at 0x\w+", "", arguments)  # addresses, which differ in each process
         return hashlib.blake2b(f"{source_digest(function.func)} {arguments}".encode(), digest_size=6).hexdigest()
     function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:

@@ -121,13 +121,15 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
 
 @pytest.mark.parametrize("kind, suffix", [("yolo", ".txt"), ("voc", ".xml")])
 def test_a_second_recording_of_the_same_name_replaces_neither_labels_nor_their_images(tmp_path, kind, suffix):
-    for gray, frames in ((0, (0,)), (200, (0, 1))):
+    for gray, frames in ((0, (0, 1)), (200, (0, 1))):
         labels = LabelFiles(kind, CLASSES, {})
         results = Results(lambda: tmp_path, CLASSES, (7, 90), labels=labels)
         for frame in frames:
             results.add(np.full((40, 60, 3), gray, np.uint8), result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", frame)
+        if gray == 0:
+            (tmp_path / "images/v.mp4_000001.jpg").unlink()  # an image that is gone is written again
     images = [cv2.imread(str(path)).mean() for path in sorted((tmp_path / "images").iterdir())]
-    assert images == [0, 200] and labels.kept == 1 and len(list((tmp_path / "labels").glob(f"*{suffix}"))) == 2
+    assert images == [0, 200] and labels.kept == 2 and len(list((tmp_path / "labels").glob(f"*{suffix}"))) == 2
 
 
 def test_tracks_are_in_the_json(tmp_path):
